@@ -1,0 +1,156 @@
+"""The driver on the CUDA driver API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from graphdedup.driver.cuda_anchor import anchor_of
+from graphdedup.driver.cuda_calls import bindings, call, driver_branch, update_exec
+from graphdedup.driver.cuda_walk import GraphReader
+from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, UpdateResult
+from graphdedup.topology import Topology
+from seam.cuda_streams import LaunchStreams
+
+__all__ = ["CudaDriver"]
+
+
+class CudaDriver:
+    """Executables of one CUDA device; see :class:`~graphdedup.driver.protocol.GraphDriver`.
+
+    Captured graphs and executables are the integers behind ``cudaGraph_t`` and ``cudaGraphExec_t``.
+
+    Args:
+        device: the device.
+        launches: where launches are noted; the backend that releases the graphs waits for them.
+
+    Raises:
+        DriverError: ``cuda.bindings`` is missing or too old.
+    """
+
+    def __init__(self, device: torch.device, launches: LaunchStreams) -> None:
+        self._driver = bindings()
+        self._device = device
+        self._reader = GraphReader(self._driver)
+        torch.empty(1, device=device)  # makes the primary context, which the identity names
+        self._launches = launches
+        version, branch = driver_branch()
+        with torch.cuda.device(device):
+            context = int(call(self._driver.cuCtxGetCurrent(), "cuCtxGetCurrent"))
+        self._identity = DeviceIdentity(
+            kind="cuda",
+            name=torch.cuda.get_device_name(device),
+            ordinal=device.index,
+            context=context,
+            compute_capability=torch.cuda.get_device_capability(device),
+            driver_version=version,
+            driver_branch=branch,
+        )
+        anchor = anchor_of(device, self._driver, self._reader)
+        self._flags = anchor.flags
+        self._reader.philox_pointers = anchor.philox_pointers
+
+    @property
+    def identity(self) -> DeviceIdentity:
+        """The device; ``driver_version`` is NVML's."""
+        return self._identity
+
+    @property
+    def instantiate_flags(self) -> int:
+        """The flags that torch's own executables have here, read from one of them."""
+        return self._flags
+
+    def raw(self, handle: Any) -> int:
+        """The ``cudaGraph_t`` of a :class:`seam.cuda.CudaSegment`."""
+        return int(handle.graph.raw_cuda_graph())
+
+    def walk(self, raw: int) -> GraphRecord:
+        """Read what the key is made of."""
+        return self._reader.record(raw)
+
+    def topology(self, raw: int, *, label: str = "") -> Topology:
+        """Read everything that the driver tells."""
+        nodes, edges = self._reader.export_nodes(raw)
+        return Topology(
+            label=label,
+            device=self._identity.name,
+            driver_version=self._identity.driver_version,
+            instantiate_flags=self._flags,
+            nodes=tuple(nodes),
+            edges=tuple(edges),
+        )
+
+    def instantiate(self, raw: int) -> int:
+        """Instantiate with torch's flags, and upload on the current stream."""
+        graph = self._driver.CUgraph(raw)
+        with self._device_current():
+            executable = int(call(self._driver.cuGraphInstantiate(graph, self._flags), "cuGraphInstantiate"))
+            try:
+                self.upload(executable)
+            except BaseException:
+                self.destroy(executable)
+                raise
+        return executable
+
+    def update(self, executable: int, raw: int) -> UpdateResult:
+        """Re-point an executable; a refusal names the node and the kernels on both sides."""
+        with self._device_current():
+            result, node, from_node = update_exec(executable, raw)
+        if result.accepted:
+            return result
+        handles = self._reader.nodes(raw)
+        index = next((i for i, handle in enumerate(handles) if int(handle) == node), None)
+        detail = ""
+        if index is not None:
+            detail = self._reader.node_name(handles[index])
+            if from_node:
+                detail += f" in place of {self._reader.node_name(self._driver.CUgraphNode(from_node))}"
+        return UpdateResult(result.verdict, index, detail)
+
+    def set_unit_clusters(self, raw: int, nodes: Sequence[int]) -> None:
+        """Set the cluster dimension (1, 1, 1) at these kernel nodes."""
+        driver = self._driver
+        value = driver.CUkernelNodeAttrValue()
+        value.clusterDim.x = value.clusterDim.y = value.clusterDim.z = 1
+        attribute = driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        handles = self._reader.nodes(raw)
+        for node in nodes:
+            result = driver.cuGraphKernelNodeSetAttribute(handles[node], attribute, value)
+            call(result, "cuGraphKernelNodeSetAttribute")
+
+    def upload(self, executable: int) -> None:
+        """Upload on the current stream."""
+        call(self._driver.cuGraphUpload(self._driver.CUgraphExec(executable), self._stream()), "cuGraphUpload")
+
+    def launch(self, executable: int) -> None:
+        """Launch on the current stream."""
+        with self._device_current():
+            call(self._driver.cuGraphLaunch(self._driver.CUgraphExec(executable), self._stream()), "cuGraphLaunch")
+
+    def destroy(self, executable: int) -> None:
+        """Destroy an executable, in flight or not. Relaxed, so that a capture of this thread is not invalidated by it."""
+        driver = self._driver
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = call(driver.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
+        try:
+            call(driver.cuGraphExecDestroy(driver.CUgraphExec(executable)), "cuGraphExecDestroy")
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
+
+    def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
+        """None: on a GPU bytes are measured."""
+        return None
+
+    def _stream(self) -> Any:
+        return self._driver.CUstream(self._launches.note_current())
+
+    @contextmanager
+    def _device_current(self) -> Iterator[None]:
+        if torch.cuda.current_device() == self._device.index:
+            yield
+        else:
+            with torch.cuda.device(self._device):
+                yield

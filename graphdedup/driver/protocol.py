@@ -1,0 +1,159 @@
+"""What the fold asks of a driver: read a captured graph, and instantiate, update, launch and destroy executables.
+
+Two drivers implement it: ``driver.cuda`` on the CUDA driver API and ``driver.simulated`` on the CPU. Both hand graphs
+out as a :class:`GraphRecord`: plain tuples, cheap enough to read at every capture. The full
+:class:`~graphdedup.topology.Topology` is built on request only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from graphdedup.topology import Topology
+
+__all__ = [
+    "DeviceIdentity",
+    "Draws",
+    "EdgeRecord",
+    "GraphDriver",
+    "GraphRecord",
+    "NodeRecord",
+    "UpdateResult",
+    "Verdict",
+]
+
+
+class Verdict(enum.StrEnum):
+    """Result of an update, by the names of ``CUgraphExecUpdateResult``."""
+
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+    TOPOLOGY_CHANGED = "TOPOLOGY_CHANGED"
+    NODE_TYPE_CHANGED = "NODE_TYPE_CHANGED"
+    FUNCTION_CHANGED = "FUNCTION_CHANGED"
+    PARAMETERS_CHANGED = "PARAMETERS_CHANGED"
+    NOT_SUPPORTED = "NOT_SUPPORTED"
+    UNSUPPORTED_FUNCTION_CHANGE = "UNSUPPORTED_FUNCTION_CHANGE"
+    ATTRIBUTES_CHANGED = "ATTRIBUTES_CHANGED"
+
+
+class Draws(enum.StrEnum):
+    """Whether a captured graph draws random numbers (rule D12)."""
+
+    NO = "no"
+    YES = "yes"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update of an executable answered. ``node`` is an index into the nodes of the graph offered, or None."""
+
+    verdict: Verdict
+    node: int | None = None
+    detail: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict is Verdict.SUCCESS
+
+
+class EdgeRecord(NamedTuple):
+    """One dependency, as node indices in the driver's node order; ``data`` is (from port, to port, type)."""
+
+    source: int
+    target: int
+    data: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """The part of one node that may matter to an update.
+
+    ``fixed`` holds what no update may change (cooperative launch, copy kind, memset dimensions). ``function`` is a
+    number that is equal for equal kernel functions, ``cluster`` the cluster dimension (zeros: none). ``unreadable``
+    names attributes that the driver would not tell and that this kernel could use (rule D3). ``child`` is set for a
+    child graph.
+    """
+
+    kind: str
+    fixed: tuple[int, ...] = ()
+    function: int = 0
+    cluster: tuple[int, int, int] = (0, 0, 0)
+    unreadable: tuple[str, ...] = ()
+    child: GraphRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """A captured graph as the fold reads it. Nodes and edges are in the driver's own order, never sorted (rule D3)."""
+
+    nodes: tuple[NodeRecord, ...]
+    edges: tuple[EdgeRecord, ...]
+    draws: Draws = Draws.NO
+    pass_through: str = ""
+    """Why this graph must keep the executable of its own backend (rule D11); empty when it may be folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """The device that a driver speaks for. Graphs of two identities never share an executable (rule D3)."""
+
+    kind: str
+    """``"cuda"`` or ``"simulated"``."""
+    name: str
+    ordinal: int
+    context: int
+    compute_capability: tuple[int, int]
+    driver_version: str
+    driver_branch: int
+    """Major number of the driver branch, such as 580; 0 when it cannot be read."""
+    extra: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+class GraphDriver(Protocol):
+    """Executables of one device. ``raw`` is what the wrapped backend's handle stands for: the captured graph.
+
+    Every call raises :class:`~graphdedup.errors.DriverError` when the driver fails; a refused update is no failure.
+    """
+
+    @property
+    def identity(self) -> DeviceIdentity: ...
+
+    @property
+    def instantiate_flags(self) -> int:
+        """The flags with which torch itself instantiates here; part of every key."""
+
+    def raw(self, handle: Any) -> Any:
+        """The captured graph behind a handle of the wrapped backend."""
+
+    def walk(self, raw: Any) -> GraphRecord: ...
+
+    def topology(self, raw: Any, *, label: str = "") -> Topology: ...
+
+    def instantiate(self, raw: Any) -> Any:
+        """Make an executable. It is uploaded, so that its device memory is in place when this returns."""
+
+    def update(self, executable: Any, raw: Any) -> UpdateResult:
+        """Re-point ``executable`` at ``raw``. A refusal leaves it as it was and leaves no error behind (D5, D13)."""
+
+    def set_unit_clusters(self, raw: Any, nodes: Sequence[int]) -> None:
+        """Say at these kernel nodes of a captured graph what holds without being said: clusters of one block.
+
+        An update does not carry "no cluster dimension": the executable keeps the one it had. It does carry (1, 1, 1).
+        """
+
+    def upload(self, executable: Any) -> None:
+        """Upload on the current stream, ahead of a launch."""
+
+    def launch(self, executable: Any) -> None:
+        """Launch on the current stream."""
+
+    def destroy(self, executable: Any) -> None: ...
+
+    def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
+        """Modelled (device, host) bytes of one executable, or None on a device where they are measured."""

@@ -1,0 +1,188 @@
+"""The driver on the simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphdedup.driver.protocol import (
+    DeviceIdentity,
+    Draws,
+    EdgeRecord,
+    GraphRecord,
+    NodeRecord,
+    UpdateResult,
+    Verdict,
+)
+from graphdedup.errors import DriverError
+from graphdedup.footprint import modelled_exec_bytes
+from graphdedup.topology import Edge, Node, Topology
+from seam.simulated import SimulatedDevice, SimulatedDeviceError, SimulatedExec, SimulatedGraph, SimulatedNode
+
+__all__ = ["SimulatedDriver"]
+
+_FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
+_AUTO_FREE_ON_LAUNCH = 1
+
+
+class SimulatedDriver:
+    """Executables of one simulated device; see :class:`~graphdedup.driver.protocol.GraphDriver`."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        profile = device.profile
+        self._identity = DeviceIdentity(
+            kind="simulated",
+            name=f"simulated {profile.name}",
+            ordinal=0,
+            context=device.context,
+            compute_capability=profile.compute_capability,
+            driver_version=profile.driver_version,
+            driver_branch=profile.driver_branch,
+        )
+
+    @property
+    def identity(self) -> DeviceIdentity:
+        """The device that the profile stands for."""
+        return self._identity
+
+    @property
+    def instantiate_flags(self) -> int:
+        """Auto free on launch, as torch's own executables."""
+        return _AUTO_FREE_ON_LAUNCH
+
+    def raw(self, handle: Any) -> SimulatedGraph:
+        """The graph of a :class:`seam.simulated.SimulatedSegment`."""
+        graph: SimulatedGraph = handle.graph
+        return graph
+
+    def walk(self, raw: SimulatedGraph) -> GraphRecord:
+        """Read what the key is made of."""
+        nodes = tuple(self._record(node) for node in raw.nodes)
+        pass_through = ""
+        for index, node in enumerate(raw.nodes):
+            if node.kind not in _FOLDABLE:
+                pass_through = f"node {index} is of kind {node.kind} (rule D11)"
+            elif node.attributes.get("device_updatable"):
+                pass_through = f"node {index} is a device-updatable kernel (rule D11)"
+            elif (child := nodes[index].child) is not None:
+                pass_through = child.pass_through
+            if pass_through:
+                break
+        edges = tuple(EdgeRecord(*edge) for edge in raw.edges)
+        return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through)
+
+    def _record(self, node: SimulatedNode) -> NodeRecord:
+        params: dict[str, Any] = node.describe()["params"] if node.kind in ("memcpy", "memset") else {}
+        if node.kind == "kernel":
+            return NodeRecord(
+                "kernel",
+                (int(node.attributes["cooperative"]), node.context),
+                node.function_id,
+                node.cluster,
+                self._device.unreadable_attributes(node),
+            )
+        if node.kind == "memcpy":
+            return NodeRecord("memcpy", (_DIRECTIONS[params["direction"]], node.context))
+        if node.kind == "memset":
+            flat = params["height"] <= 1
+            extent = () if flat else (params["size_bytes"], params["height"], params["pitch_bytes"])
+            return NodeRecord("memset", (node.context, *extent))
+        child = getattr(node.params, "graph", None)
+        if node.kind == "child_graph" and isinstance(child, SimulatedGraph):
+            return NodeRecord("child_graph", (node.context,), child=self.walk(child))
+        return NodeRecord(node.kind, (node.context,))
+
+    def topology(self, raw: SimulatedGraph, *, label: str = "") -> Topology:
+        """Read everything that the device tells."""
+        nodes = []
+        for index, node in enumerate(raw.nodes):
+            kernel = node.kind == "kernel"
+            attributes = self._device.read_attributes(node)
+            nodes.append(
+                Node(
+                    index=index,
+                    kind=node.kind,
+                    name=node.function,
+                    grid=node.grid if kernel else None,
+                    block=node.block if kernel else None,
+                    shared_bytes=node.shared_bytes if kernel else None,
+                    cluster=node.cluster if kernel else None,
+                    attributes={name: int(value) for name, value in attributes.items() if isinstance(value, int)},
+                    unreadable=self._device.unreadable_attributes(node),
+                    parameters=node.describe()["params"],
+                )
+            )
+        return Topology(
+            label=label,
+            device=self._identity.name,
+            driver_version=self._identity.driver_version,
+            instantiate_flags=_AUTO_FREE_ON_LAUNCH,
+            nodes=tuple(nodes),
+            edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in raw.edges),
+        )
+
+    def instantiate(self, raw: SimulatedGraph) -> SimulatedExec:
+        """Instantiate with torch's flags, and upload."""
+        try:
+            executable = self._device.instantiate(raw, _AUTO_FREE_ON_LAUNCH)
+        except SimulatedDeviceError as error:
+            raise _failed("instantiate", error) from error
+        try:
+            self.upload(executable)
+        except DriverError:
+            self._device.destroy(executable)
+            raise
+        return executable
+
+    def update(self, executable: SimulatedExec, raw: SimulatedGraph) -> UpdateResult:
+        """Re-point an executable; the error that a refusal leaves behind is consumed (rule D13)."""
+        try:
+            result = self._device.update(executable, raw)
+        except SimulatedDeviceError as error:
+            raise _failed("update", error) from error
+        if result.verdict != "SUCCESS":
+            self._device.get_last_error()
+        name = raw.nodes[result.node].function if result.node is not None else ""
+        detail = f"{name}: {result.detail}" if name and result.detail else name or result.detail
+        return UpdateResult(Verdict(result.verdict), result.node, detail)
+
+    def set_unit_clusters(self, raw: SimulatedGraph, nodes: Sequence[int]) -> None:
+        """Set the cluster dimension (1, 1, 1) at these kernel nodes."""
+        try:
+            for node in nodes:
+                raw.set_cluster(node, (1, 1, 1))
+        except SimulatedDeviceError as error:
+            raise _failed("set cluster", error) from error
+
+    def upload(self, executable: SimulatedExec) -> None:
+        """Bind the executable's addresses."""
+        try:
+            self._device.upload(executable)
+        except SimulatedDeviceError as error:
+            raise _failed("upload", error) from error
+
+    def launch(self, executable: SimulatedExec) -> None:
+        """Launch on the current simulated stream; done when it returns."""
+        try:
+            self._device.launch(executable)
+        except SimulatedDeviceError as error:
+            raise _failed("launch", error) from error
+
+    def destroy(self, executable: SimulatedExec) -> None:
+        """Destroy an executable."""
+        try:
+            self._device.destroy(executable)
+        except SimulatedDeviceError as error:
+            raise _failed("destroy", error) from error
+
+    def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
+        """(device, host) bytes that an executable of this size takes on an H200, modelled."""
+        return modelled_exec_bytes(node_count)
+
+
+_DIRECTIONS = {"d2d": 0, "h2d": 1, "d2h": 2}
+
+
+def _failed(what: str, error: SimulatedDeviceError) -> DriverError:
+    return DriverError(f"simulated {what} failed: {error.problem}", remedy=error.remedy, rule=error.rule)

@@ -1,0 +1,27 @@
+"""Reports: versioned models, their text, and reading them back. A report is a pure function of a snapshot (rule M5)."""
+
+from __future__ import annotations
+
+from graphdedup.report.model import (
+    DemoModel,
+    DemoResult,
+    Figure,
+    FootprintReport,
+    ModeResult,
+    RefusalRow,
+    SessionRow,
+    Source,
+)
+from graphdedup.report.reading import read_report
+
+__all__ = [
+    "DemoModel",
+    "DemoResult",
+    "Figure",
+    "FootprintReport",
+    "ModeResult",
+    "RefusalRow",
+    "SessionRow",
+    "Source",
+    "read_report",
+]

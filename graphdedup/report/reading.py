@@ -1,0 +1,88 @@
+"""Read a report file back: whatever is wrong with it is one clear line (rule M5: JSON is the source)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from graphdedup.errors import ReportError
+from graphdedup.report.model import DemoResult, FootprintReport
+
+__all__ = ["MAX_REPORT_BYTES", "SCHEMA_VERSION", "read_report"]
+
+MAX_REPORT_BYTES = 64 * 1024 * 1024
+"""A larger file is no report of ours; it is refused before it is read."""
+
+SCHEMA_VERSION = 1
+"""The newest schema that this release reads."""
+
+_MODELS: dict[str, type[FootprintReport] | type[DemoResult]] = {
+    "graphdedup.footprint": FootprintReport,
+    "graphdedup.demo": DemoResult,
+}
+_REMEDY = "give a file that `graphdedup demo --json FILE` or FootprintReport.to_json() wrote."
+
+
+def read_report(path: str | Path) -> FootprintReport | DemoResult:
+    """Read a report from ``path``, whichever of the two kinds it is.
+
+    Raises:
+        ReportError: the file is missing, too large or no JSON, is of a foreign kind or a newer schema, or lacks fields.
+            The message is one line that names the file and the remedy.
+    """
+    name = str(path)
+    document = _load(Path(path), name)
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in _MODELS:
+        found = "has no kind" if kind is None else f"is of kind {_short(kind)}"
+        raise ReportError(f"{name}: {found}, expected one of {', '.join(_MODELS)}.", remedy=_REMEDY)
+    version = document.get("schema_version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ReportError(f"{name}: schema_version is {_short(version)}, not a whole number from 1.", remedy=_REMEDY)
+    if version > SCHEMA_VERSION:
+        raise ReportError(
+            f"{name}: schema_version {version} is newer than this release reads ({SCHEMA_VERSION}).",
+            remedy="read it with the graphdedup that wrote it, or a newer one.",
+        )
+    try:
+        # Strict about numbers (no "36" for 36), through JSON's own rules: arrays become tuples.
+        return _MODELS[kind].model_validate_json(json.dumps(document), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the document"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ReportError(f"{name}: {field}: {' '.join(first['msg'].split())}{more}.", remedy=_REMEDY) from error
+
+
+def _load(path: Path, name: str) -> dict[str, object]:
+    """The JSON object in the file, or a ReportError."""
+    try:
+        if not path.exists():
+            raise ReportError(f"{name}: no such file.", remedy=_REMEDY)
+        if not path.is_file():
+            raise ReportError(f"{name}: not a regular file.", remedy=_REMEDY)
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_REPORT_BYTES:
+            raise ReportError(
+                f"{name}: {size_bytes:,} bytes, more than the {MAX_REPORT_BYTES:,} that a report may have.",
+                remedy=_REMEDY,
+            )
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+        raise ReportError(f"{name}: cannot be read: {reason}.", remedy=_REMEDY) from error
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise ReportError(f"{name}: not JSON{where}.", remedy=_REMEDY) from error
+    if not isinstance(document, dict):
+        raise ReportError(f"{name}: a JSON {type(document).__name__}, not an object.", remedy=_REMEDY)
+    return document
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,179 @@
+"""Plain-text renderings. One path for every terminal: the tables are built here, so no optional package is needed.
+
+Each function is pure: the same report gives the same text (rule M5). Every byte figure says whether it was measured
+or modelled, and how (rule M3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graphdedup.report.model import DemoResult, Figure, FootprintReport, ModeResult
+
+__all__ = ["demo_text", "footprint_text", "format_bytes", "table"]
+
+_BOLD, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
+_NOTHING = "-"
+
+
+def format_bytes(value: int | None) -> str:
+    """Bytes in decimal units: ``"512 B"``, ``"1.4 KB"``, ``"361.9 MB"``; ``"unknown"`` for None."""
+    if value is None:
+        return "unknown"
+    amount, unit = float(value), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if abs(amount) < 999.95:  # what would print as 1000.0 belongs to the next unit
+            break
+        amount, unit = amount / 1000, larger
+    return f"{value} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Align ``rows`` of equal length in columns; the first ``left`` columns to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    lines = []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
+    """The table of one backend's snapshot, without a trailing newline."""
+    title = f"graphdedup footprint: {report.device}, driver {report.driver_version}, torch {report.torch_version}"
+    lines = [_bold(title, color), ""]
+    lines += table(
+        [
+            ("captured graphs", _count(report.captured)),
+            ("execs", _count(report.execs)),
+            ("execs at peak", _count(report.peak_execs)),
+            ("groups", _count(report.groups)),
+            ("nodes", _count(report.nodes)),
+            ("updates", _count(report.updates)),
+            ("launches", _count(report.launches)),
+            ("refused", _count(report.refused)),
+            ("unfolded again", _count(report.unfolded)),
+            ("passed through", _count(report.passed_through)),
+            ("walk seconds", f"{report.walk_seconds:.3f}"),
+            ("fold seconds", f"{report.fold_seconds:.3f}"),
+            ("instantiate seconds", f"{report.instantiate_seconds:.3f}"),
+        ]
+    )
+    lines += ["", _bold("bytes", color)]
+    figures: tuple[tuple[str, Figure], ...] = (
+        ("execs, device", report.exec_device),
+        ("execs, host", report.exec_host),
+        ("pool", report.pool),
+    )
+    lines += table([(name, format_bytes(f.bytes), f.source.words, f.how) for name, f in figures], left=4)
+    if report.sessions:
+        lines += ["", _bold("sessions", color)]
+        rows = [("name", "captured", "execs")]
+        rows += [(s.name or "(unnamed)", _count(s.captured), _count(s.execs)) for s in report.sessions]
+        lines += table(rows)
+    if report.refusals:
+        lines += ["", _bold("refusals", color)]
+        lines += table([(_count(r.count), r.reason, f"e.g. {r.example}") for r in report.refusals], left=3)
+    return "\n".join(lines)
+
+
+def demo_text(result: DemoResult, *, color: bool = False) -> str:
+    """The table of one demo run with its verdict as the last line, without a trailing newline."""
+    model = result.model
+    modes = list(result.modes.items())
+    lines = [
+        _bold(f"graphdedup demo: {result.device}, driver {result.driver_version}, torch {result.torch_version}", color),
+        f"model {model.name}: {model.layers} layers, hidden {model.hidden}, {model.heads}/{model.kv_heads} heads of "
+        f"{model.head_dim}, {model.dtype}, {model.parameters:,} random parameters (seed {result.seed})",
+    ]
+    shown = {mode.sizes: mode.rounds for _, mode in modes}
+    lines += [f"{_sizes(sizes)}, each replayed {rounds} times in shuffled order" for sizes, rounds in shown.items()]
+    lines.append("")
+    compared_arms = any(mode.unfolded_captured is not None for _, mode in modes)
+    rows: list[tuple[str, ...]] = [("", *(name for name, _ in modes))]
+    for label, cell, needs_unfolded in _DEMO_ROWS:
+        if compared_arms or not needs_unfolded:
+            rows.append((label, *(cell(mode) for _, mode in modes)))
+    lines += table(rows)
+    lines.append("")
+    hows = {name: f"bytes of execs {mode.bytes_source}: {mode.bytes_how}" for name, mode in modes}
+    alike = set(hows.values())
+    lines += alike if len(alike) == 1 else [f"{name}: {how}" for name, how in hows.items()]
+    for name, mode in modes:
+        lines += [f"{name}: refused {_count(r.count)}: {r.reason} (e.g. {r.example})" for r in mode.refusals]
+    lines.append(_verdict(result, color))
+    return "\n".join(lines)
+
+
+def _bytes_with_source(value: int | None, mode: ModeResult) -> str:
+    return f"{format_bytes(value)} {mode.bytes_source}"
+
+
+def _optional(value: int | None) -> str:
+    return _NOTHING if value is None else _count(value)
+
+
+def _optional_seconds(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.3f}"
+
+
+def _unfolded_bytes(value: int | None, mode: ModeResult) -> str:
+    return _NOTHING if mode.unfolded_captured is None else _bytes_with_source(value, mode)
+
+
+_DEMO_ROWS: tuple[tuple[str, Callable[[ModeResult], str], bool], ...] = (
+    ("captured graphs", lambda m: _count(m.captured), False),
+    ("execs", lambda m: _count(m.execs), False),
+    ("segments per graph", lambda m: _count(m.segments_per_graph), False),
+    ("nodes", lambda m: _count(m.nodes), False),
+    ("replays compared", lambda m: _count(m.compared), False),
+    ("mismatches", lambda m: _count(m.mismatches), False),
+    ("updates", lambda m: _count(m.updates), False),
+    ("launches", lambda m: _count(m.launches), False),
+    ("refused", lambda m: _count(m.refused), False),
+    ("unfolded again", lambda m: _count(m.unfolded), False),
+    ("exec bytes, device", lambda m: _bytes_with_source(m.exec_device_bytes, m), False),
+    ("  without folding", lambda m: _unfolded_bytes(m.unfolded_exec_device_bytes, m), True),
+    ("exec bytes, host", lambda m: _bytes_with_source(m.exec_host_bytes, m), False),
+    ("  without folding", lambda m: _unfolded_bytes(m.unfolded_exec_host_bytes, m), True),
+    ("pool bytes", lambda m: f"{format_bytes(m.pool_bytes)} measured", False),
+    ("capture seconds", lambda m: f"{m.capture_seconds:.3f}", False),
+    ("fold seconds", lambda m: f"{m.fold_seconds:.3f}", False),
+    ("seconds without folding", lambda m: _optional_seconds(m.unfolded_seconds), True),
+    ("replays compared without folding", lambda m: _optional(m.unfolded_compared), True),
+    ("mismatches without folding", lambda m: _optional(m.unfolded_mismatches), True),
+)
+"""Label, cell and whether the row needs a second, unfolded capture."""
+
+
+def _verdict(result: DemoResult, color: bool) -> str:
+    compared = sum(mode.compared + (mode.unfolded_compared or 0) for mode in result.modes.values())
+    if result.mismatches or not compared:
+        text = f"FAILED: {_count(result.mismatches)} of {_count(compared)} replays differ from eager"
+        return f"{_RED}{text}{_RESET}" if color else text
+    captured = sum(mode.captured for mode in result.modes.values())
+    execs = sum(mode.execs for mode in result.modes.values())
+    text = (
+        f"OK: {_count(compared)} replays equal eager bit for bit; "
+        f"{_count(captured)} captured graphs ran on {_count(execs)} execs"
+    )
+    return f"{_GREEN}{text}{_RESET}" if color else text
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    if len(sizes) == 1:
+        return f"1 batch size ({sizes[0]})"
+    if len(sizes) <= 8:
+        return f"{len(sizes)} batch sizes ({', '.join(map(str, sizes))})"
+    return f"{len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _bold(text: str, color: bool) -> str:
+    return f"{_BOLD}{text}{_RESET}" if color else text

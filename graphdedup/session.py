@@ -1,0 +1,88 @@
+"""Capture sessions: bursts of captures that end in one log line and one reading of device memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+import torch
+
+from graphdedup.footprint import Span
+from graphdedup.registry import Member
+
+__all__ = ["SealedSession", "SessionLog"]
+
+_log = logging.getLogger("graphdedup")
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSession:
+    """A session that ended: how many graphs it captured, on how many executables they ran, and what the driver took.
+
+    ``exec_device_bytes`` is measured over the whole session (rule M4); None without a GPU.
+    """
+
+    name: str
+    captured: int
+    execs: int
+    exec_device_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Open:
+    name: str
+    span: Span
+    captured: int = 0
+    plain: int = 0
+    members: list[Member] = field(default_factory=list)
+
+
+class SessionLog:
+    """The sessions of one backend. One is open at a time; captures outside a named one open one of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sealed: list[SealedSession] = []
+        self._device = device
+        self._open: _Open | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def open(self) -> bool:
+        """Whether a session is open; read on every replay, hence without the lock."""
+        return self._open is not None
+
+    def begin(self, name: str) -> None:
+        """Open a session if none is open."""
+        with self._lock:
+            if self._open is None:
+                self._open = _Open(name, Span.begin(self._device))
+
+    def captured(self, member: Member | None) -> None:
+        """Count a capture; ``member`` is None for a graph that was never offered to the fold."""
+        with self._lock:
+            if self._open is None:
+                return
+            self._open.captured += 1
+            if member is None:
+                self._open.plain += 1
+            else:
+                self._open.members.append(member)
+
+    def seal(self) -> SealedSession | None:
+        """End the open session with its log line; None if none is open, or if it captured nothing."""
+        with self._lock:
+            ending, self._open = self._open, None
+        if ending is None or not ending.captured:
+            return None
+        groups = {id(member.group) for member in ending.members if member.group is not None}
+        own = sum(member.group is None for member in ending.members)
+        sealed = SealedSession(
+            ending.name,
+            ending.captured,
+            len(groups) + own + ending.plain,
+            ending.span.end().exec_device_bytes,
+        )
+        self.sealed.append(sealed)
+        _log.info("captured %d graphs, deduped to %d execs", sealed.captured, sealed.execs)
+        return sealed

@@ -1,0 +1,98 @@
+"""A captured graph as data: nodes, edges, attributes; JSON and networkx on request."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import networkx
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from graphdedup.errors import ReportError
+
+__all__ = ["Edge", "Node", "Topology"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Node(_Model):
+    """One node. What the driver would not tell is None or named in ``unreadable``, never invented.
+
+    ``grid``, ``block`` and ``cluster`` are (x, y, z); ``cluster`` is (0, 0, 0) for a kernel without clusters.
+    ``parameters`` holds what the driver tells of the node, such as addresses and byte counts, or a kernel's parameter
+    bytes in hexadecimal.
+    """
+
+    index: int
+    kind: str
+    name: str = ""
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    shared_bytes: int | None = None
+    cluster: tuple[int, int, int] | None = None
+    attributes: dict[str, int] = {}
+    unreadable: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
+    child: Topology | None = None
+
+
+class Edge(_Model):
+    """A dependency: ``target`` waits for ``source``. ``data`` is (from port, to port, type); zeros are a plain edge."""
+
+    source: int
+    target: int
+    data: tuple[int, int, int] = (0, 0, 0)
+
+
+class Topology(_Model):
+    """What one capture recorded. Nodes and edges are in the driver's order, which an update pairs them by."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["graphdedup.topology"] = "graphdedup.topology"
+    label: str = ""
+    device: str
+    driver_version: str
+    instantiate_flags: int
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+
+    @model_validator(mode="after")
+    def _indices(self) -> Topology:
+        if [node.index for node in self.nodes] != list(range(len(self.nodes))):
+            raise ValueError("node indices must count from 0 in order")
+        for edge in self.edges:
+            if not (0 <= edge.source < len(self.nodes) and 0 <= edge.target < len(self.nodes)):
+                raise ValueError(f"edge {edge.source} -> {edge.target} names a node that does not exist")
+        return self
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """JSON text that :meth:`from_json` reads back to an equal topology."""
+        return self.model_dump_json(indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Topology:
+        """Read :meth:`to_json`.
+
+        Raises:
+            ReportError: the text is not the JSON of a topology; the message says where.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the text"
+            raise ReportError(
+                f"not a topology: {where}: {first['msg']}", remedy="give the JSON that Topology.to_json() wrote"
+            ) from None
+
+    def to_networkx(self) -> networkx.DiGraph:
+        """A ``networkx.DiGraph``: node ids are indices, node attributes the fields of :class:`Node`, edge attribute
+        ``data``. The graph itself carries ``label``, ``device`` and ``driver_version``.
+        """
+        graph = networkx.DiGraph(label=self.label, device=self.device, driver_version=self.driver_version)
+        for node in self.nodes:
+            graph.add_node(node.index, **{name: getattr(node, name) for name in Node.model_fields if name != "index"})
+        for edge in self.edges:
+            graph.add_edge(edge.source, edge.target, data=edge.data)
+        return graph

@@ -1,0 +1,69 @@
+"""Capture a forward as graph segments with eager breaks between them.
+
+    graph = seam.BreakableGraph(seam.default_backend())
+    with seam.capture(graph):
+        y = model(x)          # functions marked with @seam.eager_break run between segments
+    graph.replay()
+
+The seam knows nothing of folding; :mod:`graphdedup` wraps any of its backends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
+from seam.capture import capture, eager_break, graph_break
+from seam.errors import BreakError, CaptureError, CaptureFailed, ReplayError, SeamError
+from seam.graph import Break, BreakableGraph, GraphState
+from seam.mode import Mode
+from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
+
+__all__ = [
+    "Break",
+    "BreakError",
+    "BreakSlot",
+    "BreakableGraph",
+    "CaptureError",
+    "CaptureFailed",
+    "GraphBackend",
+    "GraphState",
+    "Handle",
+    "Mode",
+    "NoWriteback",
+    "Pool",
+    "ReplayError",
+    "SeamError",
+    "SegmentInfo",
+    "capture",
+    "copy_output",
+    "default_backend",
+    "eager_break",
+    "graph_break",
+    "register_output_type",
+]
+
+
+def default_backend(device: Any = None) -> GraphBackend:
+    """The backend for a device: CUDA where there is a GPU, else the simulated device.
+
+    Args:
+        device: ``None`` picks; ``"cpu"`` is the simulated device; ``"cuda"``, ``"cuda:1"`` or an index is that GPU.
+
+    Raises:
+        SeamError: a GPU was asked for and torch sees none, or the device is of another kind.
+    """
+    import torch
+
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = "cuda" if isinstance(device, int) else torch.device(device).type
+    if kind == "cuda":
+        from seam.cuda import CudaBackend
+
+        return CudaBackend(device)
+    if kind == "cpu":
+        from seam.simulated import SimulatedBackend
+
+        return SimulatedBackend()
+    raise SeamError(f"device {device!r} has no backend", rule="M1", remedy="use 'cuda' or 'cpu'")

@@ -1,0 +1,78 @@
+"""What the seam asks of a device: four calls on graphs, and a pool to capture into.
+
+A backend records what one thread sends to the capture stream between ``begin_capture`` and ``end_capture`` and hands
+back an opaque handle. Whoever wraps a backend sees every segment come (``end_capture``) and go (``destroy_graph``):
+there is no other way to release one (rule S14).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["GraphBackend", "Handle", "Pool", "SegmentInfo"]
+
+Handle = Any
+"""A captured segment, opaque to everyone but the backend that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """Where a segment stands in its graph; a wrapping backend may use it to place and to name executables."""
+
+    position: int = 0
+    """Index of the segment within its graph: 0 for the part before the first break."""
+    label: str = ""
+    """The caller's name for the graph, such as ``"decode bs=8"``; empty when none was given."""
+
+    def __str__(self) -> str:
+        return f"{self.label or 'graph'} segment {self.position}"
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """One memory pool and one capture stream, shared by every segment captured into it (rule M1).
+
+    The pool stays usable as long as this object lives, also when no graph of it is left.
+    """
+
+    @property
+    def stream(self) -> Any:
+        """The capture stream."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Make the capture stream current; it first waits for the caller's stream, which waits for it on the way out."""
+
+    def reserved_bytes(self) -> int:
+        """Bytes that the pool holds on the device, in use or not."""
+
+
+@runtime_checkable
+class GraphBackend(Protocol):
+    """A device that captures, replays and releases segments. Not thread-safe within one capture."""
+
+    @property
+    def name(self) -> str:
+        """``"cuda"`` or ``"simulated"``, or the name of the backend that this one wraps."""
+
+    def new_pool(self, stream: Any = None) -> Pool:
+        """Make a pool; ``stream`` is its capture stream, a new one if None."""
+
+    def begin_capture(
+        self, pool: Pool, *, segment: SegmentInfo | None = None, capture_error_mode: str = "thread_local"
+    ) -> None:
+        """Begin to record the current thread's work on ``pool.stream``, which is the current stream."""
+
+    def end_capture(self, *, discard: bool = False) -> Handle | None:
+        """End the capture and return its handle.
+
+        With ``discard`` the recording is dropped, nothing is returned, and nothing is raised for a capture that the
+        device has already invalidated: stream and pool are usable again afterwards (rule S7).
+        """
+
+    def replay_graph(self, handle: Handle) -> None:
+        """Queue the segment on the current stream."""
+
+    def destroy_graph(self, handle: Handle) -> None:
+        """Release the segment. Called exactly once for each handle (rule S14)."""

@@ -1,0 +1,133 @@
+"""Settings, footprint model and topology: the small floors of the house."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import graphdedup
+import seam
+from graphdedup import settings
+from graphdedup.footprint import Span, modelled_exec_bytes
+
+
+@pytest.mark.parametrize(("text", "on"), [("0", True), ("false", True), ("1", False), ("True", False), (" TRUE ", False)])
+def test_the_switch_is_read_strictly(text: str, on: bool) -> None:
+    assert settings.enabled(None, {settings.DISABLE: text}) is on
+    assert settings.enabled(True, {settings.DISABLE: text}) is True  # what code says wins
+    assert settings.enabled(False, {settings.DISABLE: text}) is False
+
+
+def test_without_a_switch_the_fold_is_on() -> None:
+    assert settings.enabled(None, {}) is True
+
+
+@pytest.mark.parametrize("text", ["", "yes", "on", "2", "disabled"])
+def test_what_is_no_switch_is_an_error_that_lists_them(text: str) -> None:
+    with pytest.raises(graphdedup.SettingsError, match=r"GRAPHDEDUP_DISABLE=.*0, 1, true, false"):
+        settings.enabled(None, {settings.DISABLE: text})
+
+
+@pytest.mark.parametrize(("argument", "listed"), [("tier", "'structure', 'function'"), ("placement", "'group', 'position'")])
+def test_an_unknown_choice_is_an_error_that_lists_them(argument: str, listed: str) -> None:
+    given: dict[str, Any] = {argument: "best"}
+    with pytest.raises(graphdedup.SettingsError, match=rf"{argument}='best' is unknown.*{listed}"):
+        graphdedup.DedupBackend(seam.default_backend("cpu"), **given)
+
+
+def test_a_backend_without_a_driver_is_refused() -> None:
+    class Strange:
+        name = "strange"
+
+    with pytest.raises(graphdedup.DriverError, match=r"'strange' has no driver.*driver="):
+        graphdedup.DedupBackend(Strange(), enabled=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (0, (133_000, 76_000)),
+        (10, (133_000, 76_000)),
+        (30, (181_500, 192_000)),  # half way from 10 to 50
+        (50, (230_000, 308_000)),
+        (500, (1_372_000, 2_917_000)),
+        (2_000, (5_222_000, 11_506_000)),
+        (3_500, (9_072_000, 20_095_000)),  # the last slope goes on: 3,850 KB and 8,589 KB for 1,500 nodes
+    ],
+)
+def test_the_model_goes_through_what_was_measured(nodes: int, expected: tuple[int, int]) -> None:
+    assert modelled_exec_bytes(nodes) == expected
+
+
+def test_a_span_on_the_cpu_measures_the_host_alone() -> None:
+    reading = Span.begin(torch.device("cpu")).end()
+    assert reading.exec_device_bytes is None
+    assert reading.device_used_bytes is None
+
+
+def topology(**change: Any) -> dict[str, Any]:
+    nodes = [{"index": 0, "kind": "kernel", "name": "a"}, {"index": 1, "kind": "memset"}]
+    base = {"device": "d", "driver_version": "1", "instantiate_flags": 1, "nodes": nodes, "edges": [{"source": 0, "target": 1}]}
+    return base | change
+
+
+def test_a_topology_comes_back_from_json_equal() -> None:
+    made = graphdedup.Topology.from_json(json.dumps(topology()))
+    assert graphdedup.Topology.from_json(made.to_json()) == made
+    graph = made.to_networkx()
+    assert list(graph.edges(data=True)) == [(0, 1, {"data": (0, 0, 0)})]
+    assert graph.nodes[0]["name"] == "a"
+    assert graph.graph["device"] == "d"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not a topology"),
+        ("[]", "not a topology"),
+        (json.dumps(topology(kind="graphdedup.demo")), "kind"),
+        (json.dumps(topology(schema_version=2)), "schema_version"),
+        (json.dumps(topology(edges=[{"source": 0, "target": 2}])), "0 -> 2 names a node that does not exist"),
+        (json.dumps(topology(nodes=[{"index": 1, "kind": "kernel"}], edges=[])), "count from 0"),
+        (json.dumps(topology(nodes=[{"index": 0}], edges=[])), r"nodes\.0\.kind"),
+    ],
+)
+def test_what_is_no_topology_is_refused_with_the_place(text: str, said: str) -> None:
+    with pytest.raises(graphdedup.ReportError, match=said):
+        graphdedup.Topology.from_json(text)
+
+
+def test_the_public_names_are_pinned() -> None:
+    """A name that goes or comes is a decision, not an accident."""
+    assert sorted(graphdedup.__all__) == [
+        "DedupBackend", "DedupHandle", "DriverError", "Edge", "FootprintReport", "GraphDedupError", "Node", "Placement",
+        "ReportError", "SettingsError", "Stats", "Tier", "Topology", "__version__",
+    ]  # fmt: skip
+    assert sorted(seam.__all__) == [
+        "Break", "BreakError", "BreakSlot", "BreakableGraph", "CaptureError", "CaptureFailed", "GraphBackend", "GraphState",
+        "Handle", "Mode", "NoWriteback", "Pool", "ReplayError", "SeamError", "SegmentInfo", "capture", "copy_output",
+        "default_backend", "eager_break", "graph_break", "register_output_type",
+    ]  # fmt: skip
+    for module in (graphdedup, seam):
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_a_floor_imports_only_floors_below(pytestconfig: pytest.Config) -> None:
+    """The house: seam knows nothing of graphdedup; driver and signature nothing of the registry; report of neither."""
+    root = pytestconfig.rootpath
+    forbidden = {
+        "seam": ("graphdedup",),
+        "graphdedup/driver": ("graphdedup.registry", "graphdedup.backend"),
+        "graphdedup/report": ("graphdedup.registry", "graphdedup.backend", "graphdedup.driver"),
+        "graphdedup/signature.py": ("graphdedup.registry",),
+    }
+    for place, names in forbidden.items():
+        path = root / place
+        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+            text = file.read_text()
+            for name in names:
+                assert f"import {name}" not in text, f"{file} imports {name}"
+                assert f"from {name}" not in text, f"{file} imports {name}"
