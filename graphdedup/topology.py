@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import networkx
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from graphdedup.errors import ReportError
 
-__all__ = ["Edge", "Node", "Topology"]
+__all__ = ["Edge", "Node", "Subgraph", "Topology"]
 
 
 class _Model(BaseModel):
@@ -34,7 +34,8 @@ class Node(_Model):
     attributes: dict[str, int] = {}
     unreadable: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
-    child: Topology | None = None
+    child: Subgraph | None = None
+    """What a child-graph node runs."""
 
 
 class Edge(_Model):
@@ -45,8 +46,24 @@ class Edge(_Model):
     data: tuple[int, int, int] = (0, 0, 0)
 
 
-class Topology(_Model):
-    """What one capture recorded. Nodes and edges are in the driver's order, which an update pairs them by."""
+class Subgraph(_Model):
+    """Nodes and edges in the driver's order, which an update pairs them by."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+
+    @model_validator(mode="after")
+    def _indices(self) -> Self:
+        if [node.index for node in self.nodes] != list(range(len(self.nodes))):
+            raise ValueError("node indices must count from 0 in order")
+        for edge in self.edges:
+            if not (0 <= edge.source < len(self.nodes) and 0 <= edge.target < len(self.nodes)):
+                raise ValueError(f"edge {edge.source} -> {edge.target} names a node that does not exist")
+        return self
+
+
+class Topology(Subgraph):
+    """What one capture recorded, and where."""
 
     schema_version: Literal[1] = 1
     kind: Literal["graphdedup.topology"] = "graphdedup.topology"
@@ -54,17 +71,6 @@ class Topology(_Model):
     device: str
     driver_version: str
     instantiate_flags: int
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-
-    @model_validator(mode="after")
-    def _indices(self) -> Topology:
-        if [node.index for node in self.nodes] != list(range(len(self.nodes))):
-            raise ValueError("node indices must count from 0 in order")
-        for edge in self.edges:
-            if not (0 <= edge.source < len(self.nodes) and 0 <= edge.target < len(self.nodes)):
-                raise ValueError(f"edge {edge.source} -> {edge.target} names a node that does not exist")
-        return self
 
     def to_json(self, *, indent: int | None = None) -> str:
         """JSON text that :meth:`from_json` reads back to an equal topology."""

@@ -112,7 +112,7 @@ class KVCache:
 
 
 class RMSNorm(nn.Module):
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32."""
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32; one kernel on a GPU."""
 
     def __init__(self, dim: int, *, eps: float = 1e-6, dtype: torch.dtype, device: torch.device | str) -> None:
         super().__init__()
@@ -120,22 +120,20 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim, dtype=dtype, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * scale).to(x.dtype) * self.weight
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 def rotary_tables(config: ModelConfig, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of ``position * base^(-2i / head_dim)``: two float32 ``[max_seq, head_dim / 2]``."""
+    """Cosine and sine of ``position * base^(-2i / head_dim)``, for both halves of a head: two ``[max_seq, head_dim]``."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(config.max_seq, dtype=torch.float64), config.rope_base**-exponents)
-    return angles.cos().float().to(device), angles.sin().float().to(device)
+    angles = torch.outer(torch.arange(config.max_seq, dtype=torch.float64), config.rope_base**-exponents).repeat(1, 2)
+    return angles.cos().to(device, config.torch_dtype), angles.sin().to(device, config.torch_dtype)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair ``(x[i], x[i + half])`` by its angle: ``x`` ``[B, heads, 2 * half]``, tables ``[B, 1, half]``."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Turn each pair ``(x[i], x[i + half])`` by its angle: ``x`` ``[B, heads, 2 * half]``, tables ``[B, 1, 2 * half]``."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 @seam.eager_break
@@ -162,9 +160,9 @@ def attend(
     keys = k_cache.view(batch * kv_heads, max_seq, head_dim)
     values = v_cache.view(batch * kv_heads, max_seq, head_dim)
     grouped = q.view(batch * kv_heads, heads // kv_heads, head_dim)
-    scores = torch.bmm(grouped, keys.transpose(1, 2)).float() * head_dim**-0.5
-    scores = scores.view(batch, heads, max_seq).masked_fill(unseen.unsqueeze(1), float("-inf"))
-    weights = torch.softmax(scores, dim=-1).to(v.dtype).view(batch * kv_heads, heads // kv_heads, max_seq)
+    scores = torch.bmm(grouped * head_dim**-0.5, keys.transpose(1, 2)).view(batch, heads, max_seq)
+    scores = scores.masked_fill(unseen.unsqueeze(1), float("-inf"))
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype).view(batch * kv_heads, -1, max_seq)
     return torch.bmm(weights, values).view(batch, heads * head_dim)
 
 
@@ -174,14 +172,12 @@ class _Layer(nn.Module):
         dtype = config.torch_dtype
         queries, pairs = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self.head_dim = config.head_dim
+        self.parts = (queries, pairs, pairs)
         self.attention_norm = RMSNorm(config.hidden, dtype=dtype, device=device)
-        self.q = nn.Linear(config.hidden, queries, bias=False, dtype=dtype, device=device)
-        self.k = nn.Linear(config.hidden, pairs, bias=False, dtype=dtype, device=device)
-        self.v = nn.Linear(config.hidden, pairs, bias=False, dtype=dtype, device=device)
+        self.qkv = nn.Linear(config.hidden, sum(self.parts), bias=False, dtype=dtype, device=device)
         self.o = nn.Linear(queries, config.hidden, bias=False, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(config.hidden, dtype=dtype, device=device)
-        self.gate = nn.Linear(config.hidden, config.mlp, bias=False, dtype=dtype, device=device)
-        self.up = nn.Linear(config.hidden, config.mlp, bias=False, dtype=dtype, device=device)
+        self.gate_up = nn.Linear(config.hidden, 2 * config.mlp, bias=False, dtype=dtype, device=device)
         self.down = nn.Linear(config.mlp, config.hidden, bias=False, dtype=dtype, device=device)
 
     def forward(
@@ -196,13 +192,12 @@ class _Layer(nn.Module):
         sin: Tensor,
     ) -> Tensor:
         batch = x.shape[0]
-        normed = self.attention_norm(x)
-        q = apply_rotary(self.q(normed).view(batch, -1, self.head_dim), cos, sin)
-        k = apply_rotary(self.k(normed).view(batch, -1, self.head_dim), cos, sin)
-        v = self.v(normed).view(batch, -1, self.head_dim)
+        split = self.qkv(self.attention_norm(x)).split(self.parts, dim=-1)
+        q, k, v = (part.view(batch, -1, self.head_dim) for part in split)
+        q, k = apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
         x = x + self.o(attend(q, k, v, k_cache, v_cache, rows, positions, unseen))
-        normed = self.mlp_norm(x)
-        gated: Tensor = self.down(F.silu(self.gate(normed)) * self.up(normed))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        gated: Tensor = self.down(F.silu(gate) * up)
         return x + gated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 
 from graphdedup.driver.cuda_anchor import anchor_of
-from graphdedup.driver.cuda_calls import bindings, call, driver_branch, update_exec
+from graphdedup.driver.cuda_calls import bindings, call, driver_branch, libcuda, update_exec
+from graphdedup.driver.cuda_raw import raw_calls
 from graphdedup.driver.cuda_walk import GraphReader
 from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, UpdateResult
 from graphdedup.topology import Topology
@@ -37,6 +39,8 @@ class CudaDriver:
         self._reader = GraphReader(self._driver)
         torch.empty(1, device=device)  # makes the primary context, which the identity names
         self._launches = launches
+        self._launch = libcuda().cuGraphLaunch  # the one call of a steady replay: no objects are made for it
+        self._launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         version, branch = driver_branch()
         with torch.cuda.device(device):
             context = int(call(self._driver.cuCtxGetCurrent(), "cuCtxGetCurrent"))
@@ -101,13 +105,13 @@ class CudaDriver:
             result, node, from_node = update_exec(executable, raw)
         if result.accepted:
             return result
-        handles = self._reader.nodes(raw)
-        index = next((i for i, handle in enumerate(handles) if int(handle) == node), None)
+        handles = raw_calls().nodes(raw)
+        index = handles.index(node) if node in handles else None
         detail = ""
         if index is not None:
-            detail = self._reader.node_name(handles[index])
+            detail = self._reader.node_name(node)
             if from_node:
-                detail += f" in place of {self._reader.node_name(self._driver.CUgraphNode(from_node))}"
+                detail += f" in place of {self._reader.node_name(from_node)}"
         return UpdateResult(result.verdict, index, detail)
 
     def set_unit_clusters(self, raw: int, nodes: Sequence[int]) -> None:
@@ -116,9 +120,9 @@ class CudaDriver:
         value = driver.CUkernelNodeAttrValue()
         value.clusterDim.x = value.clusterDim.y = value.clusterDim.z = 1
         attribute = driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        handles = self._reader.nodes(raw)
+        handles = raw_calls().nodes(raw)
         for node in nodes:
-            result = driver.cuGraphKernelNodeSetAttribute(handles[node], attribute, value)
+            result = driver.cuGraphKernelNodeSetAttribute(driver.CUgraphNode(handles[node]), attribute, value)
             call(result, "cuGraphKernelNodeSetAttribute")
 
     def upload(self, executable: int) -> None:
@@ -127,8 +131,13 @@ class CudaDriver:
 
     def launch(self, executable: int) -> None:
         """Launch on the current stream."""
-        with self._device_current():
-            call(self._driver.cuGraphLaunch(self._driver.CUgraphExec(executable), self._stream()), "cuGraphLaunch")
+        if torch.cuda.current_device() != self._device.index:
+            with torch.cuda.device(self._device):
+                self.launch(executable)
+            return
+        result = self._launch(executable, self._launches.note_current())
+        if result:
+            call((self._driver.CUresult(result),), "cuGraphLaunch")
 
     def destroy(self, executable: int) -> None:
         """Destroy an executable, in flight or not. Relaxed, so that a capture of this thread is not invalidated by it."""

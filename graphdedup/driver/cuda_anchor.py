@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from graphdedup.driver.cuda_calls import call
+from graphdedup.driver.cuda_raw import raw_calls
 from graphdedup.driver.cuda_walk import GraphReader
 
 __all__ = ["Anchor", "anchor_of"]
@@ -62,9 +63,10 @@ def _make(device: torch.device, driver: Any, reader: GraphReader) -> Anchor:
 
 def _pointers(graph: torch.cuda.CUDAGraph, target: torch.Tensor, driver: Any, reader: GraphReader) -> tuple[bytes, ...] | None:
     found: set[int] = set()
-    for handle in reader.nodes(graph.raw_cuda_graph()):
-        result = driver.cuGraphKernelNodeGetParams(handle)
-        blocks = reader.parameter_bytes(result[1]) if result[0] == 0 else None
+    calls = raw_calls()
+    for handle in calls.nodes(graph.raw_cuda_graph()):
+        params = calls.params(handle)
+        blocks = reader.parameter_bytes(params) if params is not None else None
         if blocks is None:
             return None
         for block in blocks:

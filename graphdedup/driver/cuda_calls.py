@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any
 
 from graphdedup.driver.protocol import UpdateResult, Verdict
 from graphdedup.errors import DriverError
 
-__all__ = ["bindings", "call", "driver_branch", "update_exec"]
+__all__ = ["bindings", "call", "driver_branch", "libcuda", "update_exec"]
 
 
 def bindings() -> Any:
@@ -85,7 +86,12 @@ _VERDICTS = (
     Verdict.ATTRIBUTES_CHANGED,
 )
 _UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-_libcuda: Any = None
+
+
+@cache
+def libcuda() -> Any:
+    """The driver library itself, for the calls that do not go through ``cuda.bindings``."""
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def update_exec(executable: int, graph: int) -> tuple[UpdateResult, int, int]:
@@ -98,11 +104,8 @@ def update_exec(executable: int, graph: int) -> tuple[UpdateResult, int, int]:
     Raises:
         DriverError: any failure other than a refusal.
     """
-    global _libcuda
-    if _libcuda is None:
-        _libcuda = ctypes.CDLL("libcuda.so.1")
     info = _UpdateInfo()
-    code = _libcuda.cuGraphExecUpdate_v2(ctypes.c_void_p(executable), ctypes.c_void_p(graph), ctypes.byref(info))
+    code = libcuda().cuGraphExecUpdate_v2(ctypes.c_void_p(executable), ctypes.c_void_p(graph), ctypes.byref(info))
     if code == 0:
         return UpdateResult(Verdict.SUCCESS), 0, 0
     if code != _UPDATE_FAILURE:

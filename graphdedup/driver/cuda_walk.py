@@ -10,9 +10,9 @@ import ctypes
 from typing import Any
 
 from graphdedup.driver.cuda_calls import call
+from graphdedup.driver.cuda_raw import KernelParams, RawCalls, raw_calls
 from graphdedup.driver.protocol import Draws, EdgeRecord, GraphRecord, NodeRecord
-from graphdedup.errors import DriverError
-from graphdedup.topology import Edge, Node
+from graphdedup.topology import Edge, Node, Subgraph
 
 __all__ = ["GraphReader"]
 
@@ -37,11 +37,11 @@ _FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "even
 # CUlaunchAttributeID; 4 and 11 are read for the key, the rest for the export.
 _COOPERATIVE, _CLUSTER, _PREFERRED_CLUSTER, _DEVICE_UPDATABLE = 2, 4, 11, 13
 _EXPORTED = {
-    "cooperative": (2, "cooperative"),
-    "cluster_scheduling_policy": (5, "clusterSchedulingPolicyPreference"),
-    "priority": (8, "priority"),
-    "mem_sync_domain": (10, "memSyncDomain"),
-    "shared_memory_carveout": (14, "sharedMemCarveout"),
+    "cooperative": 2,
+    "cluster_scheduling_policy": 5,
+    "priority": 8,
+    "mem_sync_domain": 10,
+    "shared_memory_carveout": 14,
 }
 
 
@@ -50,7 +50,6 @@ class GraphReader:
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self._attribute_ids = {int(member): member for member in driver.CUlaunchAttributeID}
         self._layouts: dict[int, tuple[tuple[int, int], ...] | None] = {}
         self._names: dict[int, str] = {}
         self.philox_pointers: tuple[bytes, ...] | None = ()
@@ -64,66 +63,65 @@ class GraphReader:
         Raises:
             DriverError: nodes or edges themselves cannot be listed.
         """
-        handles = self.nodes(raw)
+        calls = raw_calls()
+        handles = calls.nodes(raw)
         draws = Draws.UNKNOWN if self.philox_pointers is None else Draws.NO
         pass_through = ""
         nodes = []
         for index, handle in enumerate(handles):
-            kind = self._kind(handle)
+            kind = _kind(calls.kind(handle))
             if kind not in _FOLDABLE:
                 pass_through = pass_through or f"node {index} is of kind {kind} (rule D11)"
                 node = NodeRecord(kind)
             elif kind == "kernel":
-                node, drawn, updatable = self._kernel_record(handle)
+                node, drawn, updatable = self._kernel_record(calls, handle)
                 if updatable:
                     pass_through = pass_through or f"node {index} is a device-updatable kernel (rule D11)"
                 draws = drawn if draws is Draws.NO else draws
             elif kind == "child_graph":
-                node = NodeRecord(kind, child=self.record(self._child(handle)))
-                if node.child is not None:
-                    pass_through = pass_through or node.child.pass_through
-                    draws = node.child.draws if draws is Draws.NO else draws
+                child = self.record(self._child(handle))
+                node = NodeRecord(kind, child=child)
+                pass_through = pass_through or child.pass_through
+                draws = child.draws if draws is Draws.NO else draws
             else:
                 node = self._other_record(kind, handle)
             nodes.append(node)
-        return GraphRecord(tuple(nodes), tuple(self.edges(raw, handles)), draws, pass_through)
+        places = {handle: place for place, handle in enumerate(handles)}
+        edges = tuple(EdgeRecord(places[source], places[target], data) for source, target, data in calls.edges(raw))
+        return GraphRecord(tuple(nodes), edges, draws, pass_through)
 
-    def _kernel_record(self, handle: Any) -> tuple[NodeRecord, Draws, bool]:
-        driver, unreadable = self._driver, []
-        fixed, cluster, updatable = -1, (0, 0, 0), False
-        if (value := self._attribute(handle, _COOPERATIVE)) is not None:
-            fixed = int(value.cooperative)
-        else:
-            unreadable.append("cooperative")
-        if (value := self._attribute(handle, _CLUSTER)) is not None:
-            cluster = (int(value.clusterDim.x), int(value.clusterDim.y), int(value.clusterDim.z))
-        else:
-            unreadable.append("cluster dimension")
-        if (value := self._attribute(handle, _DEVICE_UPDATABLE)) is not None:
-            updatable = bool(value.deviceUpdatableKernelNode.deviceUpdatable)
-        if any(cluster) and self._attribute(handle, _PREFERRED_CLUSTER) is None:
-            unreadable.append("preferred cluster dimension")  # only a kernel with clusters could use it
-        result = driver.cuGraphKernelNodeGetParams(handle)
-        if result[0] != 0:
-            unreadable.append("parameters")
-            return NodeRecord("kernel", (fixed,), 0, cluster, tuple(unreadable)), Draws.UNKNOWN, updatable
-        params = result[1]
-        record = NodeRecord("kernel", (fixed,), _function(params), cluster, tuple(unreadable))
-        return record, self._draws(params), updatable
+    def _kernel_record(self, calls: RawCalls, handle: int) -> tuple[NodeRecord, Draws, bool]:
+        unreadable: tuple[str, ...] = ()
+        cooperative = calls.attribute(handle, _COOPERATIVE)
+        cluster = calls.attribute(handle, _CLUSTER)
+        updatable = calls.attribute(handle, _DEVICE_UPDATABLE)
+        params = calls.params(handle)
+        if cooperative is None:
+            unreadable += ("cooperative",)
+        if cluster is None:
+            unreadable += ("cluster dimension",)
+        elif any(cluster) and calls.attribute(handle, _PREFERRED_CLUSTER) is None:
+            unreadable += ("preferred cluster dimension",)  # only a kernel with clusters could use it
+        if params is None:
+            unreadable += ("parameters",)
+        fixed = -1 if cooperative is None else cooperative[0]
+        function = 0 if params is None else params.function
+        record = NodeRecord("kernel", (fixed,), function, cluster or (0, 0, 0), unreadable)
+        return record, self._draws(params), updatable is not None and updatable[0] != 0
 
-    def _draws(self, params: Any) -> Draws:
+    def _draws(self, params: KernelParams | None) -> Draws:
         pointers = self.philox_pointers
         if not pointers:
             return Draws.NO  # unknown on this torch: record() has said so already
-        blocks = self.parameter_bytes(params)
+        blocks = None if params is None else self.parameter_bytes(params)
         if blocks is None:
             return Draws.UNKNOWN
         return Draws.YES if any(pointer in block for block in blocks for pointer in pointers) else Draws.NO
 
-    def _other_record(self, kind: str, handle: Any) -> NodeRecord:
-        driver = self._driver
+    def _other_record(self, kind: str, handle: int) -> NodeRecord:
+        driver, node = self._driver, self._driver.CUgraphNode(handle)
         if kind == "memcpy":
-            result = driver.cuGraphMemcpyNodeGetParams(handle)
+            result = driver.cuGraphMemcpyNodeGetParams(node)
             if result[0] != 0:
                 return NodeRecord(kind, unreadable=("parameters",))
             copy = result[1]
@@ -131,7 +129,7 @@ class GraphReader:
             target = self._side(copy.dstMemoryType, copy.dstDevice, copy.dstHost)
             return NodeRecord(kind, (source, target))
         if kind == "memset":
-            result = driver.cuGraphMemsetNodeGetParams(handle)
+            result = driver.cuGraphMemsetNodeGetParams(node)
             if result[0] != 0:
                 return NodeRecord(kind, unreadable=("parameters",))
             memset = result[1]
@@ -147,115 +145,78 @@ class GraphReader:
         if kind != 4:  # CU_MEMORYTYPE_UNIFIED
             return kind
         address = int(device_address) or int(host_address or 0)
-        result = self._driver.cuPointerGetAttribute(self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        attribute = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        result = self._driver.cuPointerGetAttribute(attribute, address)
         return int(result[1]) if result[0] == 0 else 0
 
     # The pieces
 
-    def nodes(self, raw: int) -> list[Any]:
-        """Node handles in the driver's order."""
-        graph = self._driver.CUgraph(raw)
-        _, count = call(self._driver.cuGraphGetNodes(graph, 0), "cuGraphGetNodes")
-        if not count:
-            return []
-        handles, _ = call(self._driver.cuGraphGetNodes(graph, count), "cuGraphGetNodes")
-        return list(handles)
-
-    def edges(self, raw: int, handles: list[Any]) -> list[EdgeRecord]:
-        """Edges in the driver's order, with their data, as indices into ``handles``."""
-        graph = self._driver.CUgraph(raw)
-        get_edges = getattr(self._driver, "cuGraphGetEdges_v2", self._driver.cuGraphGetEdges)
-        count = call(get_edges(graph, 0), "cuGraphGetEdges")[-1]
-        if not count:
-            return []
-        values = call(get_edges(graph, count), "cuGraphGetEdges")
-        if len(values) != 4:
-            raise DriverError(
-                "this cuda-bindings does not return edge data", remedy="install cuda-bindings 12.9 or newer", rule="D3"
-            )
-        index = {int(handle): position for position, handle in enumerate(handles)}
-        sources, targets, data, _ = values
-        return [
-            EdgeRecord(index[int(a)], index[int(b)], (int(d.from_port), int(d.to_port), int(d.type)))
-            for a, b, d in zip(sources, targets, data, strict=True)
-        ]
-
-    def parameter_bytes(self, params: Any) -> list[bytes] | None:
+    def parameter_bytes(self, params: KernelParams) -> list[bytes] | None:
         """A kernel node's parameters as bytes; None when the driver does not tell where they are.
 
         One block for each parameter, or one for all of them where the launch gave them as a buffer (as cuBLAS does).
         """
-        if extra := int(params.extra or 0):
-            return _packed_parameters(extra)
+        if params.extra:
+            return _packed_parameters(params.extra)
         layout = self._layout(params)
-        pointers = int(params.kernelParams or 0)
-        if layout is None or (layout and not pointers):
+        if layout is None or (layout and not params.kernel_params):
             return None
-        addresses = (ctypes.c_void_p * len(layout)).from_address(pointers) if layout else ()
+        if not layout:
+            return []
+        addresses = (ctypes.c_uint64 * len(layout)).from_address(params.kernel_params)
         return [ctypes.string_at(address, size) for address, (_, size) in zip(addresses, layout, strict=True)]
 
-    def _layout(self, params: Any) -> tuple[tuple[int, int], ...] | None:
+    def _layout(self, params: KernelParams) -> tuple[tuple[int, int], ...] | None:
         """(offset, size) of each parameter of the node's function."""
-        function = _function(params)
-        if function not in self._layouts:
-            by_function = bool(int(params.func))
-            get_info = self._driver.cuFuncGetParamInfo if by_function else self._driver.cuKernelGetParamInfo
-            handle = params.func if by_function else params.kern
+        if params.function not in self._layouts:
+            driver = self._driver
+            get_info = driver.cuFuncGetParamInfo if params.func else driver.cuKernelGetParamInfo
+            handle = driver.CUfunction(params.func) if params.func else driver.CUkernel(params.kern)
             layout: list[tuple[int, int]] = []
             while (result := get_info(handle, len(layout)))[0] == 0:
                 layout.append((int(result[1]), int(result[2])))
             # INVALID_VALUE is how the driver says that there is no parameter of this index.
-            self._layouts[function] = tuple(layout) if int(result[0]) == 1 else None
-        return self._layouts[function]
+            self._layouts[params.function] = tuple(layout) if int(result[0]) == 1 else None
+        return self._layouts[params.function]
 
-    def function_name(self, params: Any) -> str:
+    def function_name(self, params: KernelParams) -> str:
         """The (mangled) name of a kernel node's function; empty when the driver does not tell."""
-        function = _function(params)
-        if function not in self._names:
-            by_function = bool(int(params.func))
-            get_name = self._driver.cuFuncGetName if by_function else self._driver.cuKernelGetName
-            result = get_name(params.func if by_function else params.kern)
-            self._names[function] = result[1].decode(errors="replace") if result[0] == 0 else ""
-        return self._names[function]
+        if params.function not in self._names:
+            driver = self._driver
+            if params.func:
+                result = driver.cuFuncGetName(driver.CUfunction(params.func))
+            else:
+                result = driver.cuKernelGetName(driver.CUkernel(params.kern))
+            self._names[params.function] = result[1].decode(errors="replace") if result[0] == 0 else ""
+        return self._names[params.function]
 
-    def node_name(self, handle: Any) -> str:
+    def node_name(self, handle: int) -> str:
         """A node in words, for messages: its kernel's name, or its kind."""
-        kind = self._kind(handle)
-        if kind == "kernel":
-            result = self._driver.cuGraphKernelNodeGetParams(handle)
-            if result[0] == 0:
-                return self.function_name(result[1]) or kind
-        return kind
+        calls = raw_calls()
+        kind = _kind(calls.kind(handle))
+        params = calls.params(handle) if kind == "kernel" else None
+        return (self.function_name(params) if params is not None else "") or kind
 
-    def _kind(self, handle: Any) -> str:
-        result = self._driver.cuGraphNodeGetType(handle)
-        return _KINDS.get(int(result[1]), f"unknown kind {int(result[1])}") if result[0] == 0 else "unknown kind"
-
-    def _child(self, handle: Any) -> int:
-        return int(call(self._driver.cuGraphChildGraphNodeGetGraph(handle), "cuGraphChildGraphNodeGetGraph"))
-
-    def _attribute(self, handle: Any, number: int) -> Any:
-        member = self._attribute_ids.get(number)
-        if member is None:
-            return None
-        result = self._driver.cuGraphKernelNodeGetAttribute(handle, member)
-        return result[1] if result[0] == 0 else None
+    def _child(self, handle: int) -> int:
+        node = self._driver.CUgraphNode(handle)
+        return int(call(self._driver.cuGraphChildGraphNodeGetGraph(node), "cuGraphChildGraphNodeGetGraph"))
 
     # The export
 
     def export_nodes(self, raw: int) -> tuple[list[Node], list[Edge]]:
         """Nodes and edges with everything that the driver tells."""
-        handles = self.nodes(raw)
-        nodes = [self._export(index, handle) for index, handle in enumerate(handles)]
-        edges = [Edge(source=a, target=b, data=data) for a, b, data in self.edges(raw, handles)]
-        return nodes, edges
+        calls = raw_calls()
+        handles = calls.nodes(raw)
+        nodes = [self._export(calls, index, handle) for index, handle in enumerate(handles)]
+        places = {handle: place for place, handle in enumerate(handles)}
+        return nodes, [Edge(source=places[a], target=places[b], data=data) for a, b, data in calls.edges(raw)]
 
-    def _export(self, index: int, handle: Any) -> Node:
-        kind = self._kind(handle)
+    def _export(self, calls: RawCalls, index: int, handle: int) -> Node:
+        kind, node = _kind(calls.kind(handle)), self._driver.CUgraphNode(handle)
         if kind == "kernel":
-            return self._export_kernel(index, handle)
+            return self._export_kernel(calls, index, handle)
         if kind == "memcpy":
-            result = self._driver.cuGraphMemcpyNodeGetParams(handle)
+            result = self._driver.cuGraphMemcpyNodeGetParams(node)
             if result[0] == 0:
                 copy = result[1]
                 parameters = {
@@ -267,34 +228,35 @@ class GraphReader:
                 }
                 return Node(index=index, kind=kind, parameters=parameters)
         elif kind == "memset":
-            result = self._driver.cuGraphMemsetNodeGetParams(handle)
+            result = self._driver.cuGraphMemsetNodeGetParams(node)
             if result[0] == 0:
                 fields = ("value", "elementSize", "width", "height", "pitch")
                 parameters = {name: int(getattr(result[1], name)) for name in fields}
                 return Node(index=index, kind=kind, parameters={"destination": int(result[1].dst), **parameters})
         elif kind == "child_graph":
-            return Node(index=index, kind=kind, parameters={"nodes": len(self.nodes(self._child(handle)))})
+            nodes, edges = self.export_nodes(self._child(handle))
+            return Node(index=index, kind=kind, child=Subgraph(nodes=tuple(nodes), edges=tuple(edges)))
         else:
             return Node(index=index, kind=kind)
         return Node(index=index, kind=kind, unreadable=("parameters",))
 
-    def _export_kernel(self, index: int, handle: Any) -> Node:
-        attributes, unreadable = {}, []
-        for name, (number, field) in _EXPORTED.items():
-            value = self._attribute(handle, number)
+    def _export_kernel(self, calls: RawCalls, index: int, handle: int) -> Node:
+        attributes: dict[str, int] = {}
+        unreadable = []
+        for name, number in _EXPORTED.items():
+            value = calls.attribute(handle, number)
             if value is None:
                 unreadable.append(name)
             else:
-                attributes[name] = int(getattr(value, field))
-        cluster = self._attribute(handle, _CLUSTER)
+                attributes[name] = value[0]
+        cluster = calls.attribute(handle, _CLUSTER)
         if cluster is None:
             unreadable.append("cluster")
-        if self._attribute(handle, _PREFERRED_CLUSTER) is None:
+        if calls.attribute(handle, _PREFERRED_CLUSTER) is None:
             unreadable.append("preferred_cluster")
-        result = self._driver.cuGraphKernelNodeGetParams(handle)
-        if result[0] != 0:
+        params = calls.params(handle)
+        if params is None:
             return Node(index=index, kind="kernel", attributes=attributes, unreadable=(*unreadable, "parameters"))
-        params = result[1]
         blocks = self.parameter_bytes(params)
         if blocks is None:
             unreadable.append("kernel_params")
@@ -302,18 +264,18 @@ class GraphReader:
             index=index,
             kind="kernel",
             name=self.function_name(params),
-            grid=(params.gridDimX, params.gridDimY, params.gridDimZ),
-            block=(params.blockDimX, params.blockDimY, params.blockDimZ),
-            shared_bytes=params.sharedMemBytes,
-            cluster=None if cluster is None else (cluster.clusterDim.x, cluster.clusterDim.y, cluster.clusterDim.z),
+            grid=params.grid,
+            block=params.block,
+            shared_bytes=params.shared_bytes,
+            cluster=cluster,
             attributes=attributes,
             unreadable=tuple(unreadable),
             parameters={} if blocks is None else {"kernel_params": [block.hex() for block in blocks]},
         )
 
 
-def _function(params: Any) -> int:
-    return int(params.func) or int(params.kern)
+def _kind(number: int | None) -> str:
+    return _KINDS.get(number, f"unknown kind {number}") if number is not None else "unknown kind"
 
 
 def _packed_parameters(extra: int) -> list[bytes] | None:

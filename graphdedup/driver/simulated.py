@@ -16,7 +16,7 @@ from graphdedup.driver.protocol import (
 )
 from graphdedup.errors import DriverError
 from graphdedup.footprint import modelled_exec_bytes
-from graphdedup.topology import Edge, Node, Topology
+from graphdedup.topology import Edge, Node, Subgraph, Topology
 from seam.simulated import SimulatedDevice, SimulatedDeviceError, SimulatedExec, SimulatedGraph, SimulatedNode
 
 __all__ = ["SimulatedDriver"]
@@ -33,7 +33,7 @@ class SimulatedDriver:
         profile = device.profile
         self._identity = DeviceIdentity(
             kind="simulated",
-            name=f"simulated {profile.name}",
+            name=profile.name,
             ordinal=0,
             context=device.context,
             compute_capability=profile.compute_capability,
@@ -88,17 +88,29 @@ class SimulatedDriver:
             flat = params["height"] <= 1
             extent = () if flat else (params["size_bytes"], params["height"], params["pitch_bytes"])
             return NodeRecord("memset", (node.context, *extent))
-        child = getattr(node.params, "graph", None)
-        if node.kind == "child_graph" and isinstance(child, SimulatedGraph):
+        if (child := _child(node)) is not None:
             return NodeRecord("child_graph", (node.context,), child=self.walk(child))
         return NodeRecord(node.kind, (node.context,))
 
     def topology(self, raw: SimulatedGraph, *, label: str = "") -> Topology:
         """Read everything that the device tells."""
+        nodes, edges = self._export(raw)
+        return Topology(
+            label=label,
+            device=self._identity.name,
+            driver_version=self._identity.driver_version,
+            instantiate_flags=_AUTO_FREE_ON_LAUNCH,
+            nodes=nodes,
+            edges=edges,
+        )
+
+    def _export(self, raw: SimulatedGraph) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
         nodes = []
         for index, node in enumerate(raw.nodes):
             kernel = node.kind == "kernel"
             attributes = self._device.read_attributes(node)
+            child = _child(node)
+            nested = None if child is None else self._export(child)
             nodes.append(
                 Node(
                     index=index,
@@ -110,17 +122,11 @@ class SimulatedDriver:
                     cluster=node.cluster if kernel else None,
                     attributes={name: int(value) for name, value in attributes.items() if isinstance(value, int)},
                     unreadable=self._device.unreadable_attributes(node),
-                    parameters=node.describe()["params"],
+                    parameters={} if child is not None else node.describe()["params"],
+                    child=None if nested is None else Subgraph(nodes=nested[0], edges=nested[1]),
                 )
             )
-        return Topology(
-            label=label,
-            device=self._identity.name,
-            driver_version=self._identity.driver_version,
-            instantiate_flags=_AUTO_FREE_ON_LAUNCH,
-            nodes=tuple(nodes),
-            edges=tuple(Edge(source=source, target=target, data=data) for source, target, data in raw.edges),
-        )
+        return tuple(nodes), tuple(Edge(source=source, target=target, data=data) for source, target, data in raw.edges)
 
     def instantiate(self, raw: SimulatedGraph) -> SimulatedExec:
         """Instantiate with torch's flags, and upload."""
@@ -182,6 +188,11 @@ class SimulatedDriver:
 
 
 _DIRECTIONS = {"d2d": 0, "h2d": 1, "d2h": 2}
+
+
+def _child(node: SimulatedNode) -> SimulatedGraph | None:
+    child = getattr(node.params, "graph", None)
+    return child if node.kind == "child_graph" and isinstance(child, SimulatedGraph) else None
 
 
 def _failed(what: str, error: SimulatedDeviceError) -> DriverError:

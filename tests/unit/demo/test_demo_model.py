@@ -119,13 +119,16 @@ def whole_sequence_logits(model: DecoderModel, tokens: Tensor) -> Tensor:
     x = model.embedding.weight[tokens]
     for layer in model.layers:
         y = norm(x, layer.attention_norm)
-        q, k, v = ((y @ part.weight.T).unflatten(-1, (-1, config.head_dim)) for part in (layer.q, layer.k, layer.v))
+        heads = (config.heads, config.kv_heads, config.kv_heads)
+        weights = layer.qkv.weight.split([count * config.head_dim for count in heads])
+        q, k, v = ((y @ weight.T).unflatten(-1, (-1, config.head_dim)) for weight in weights)
         y = torch.nn.functional.scaled_dot_product_attention(
             turned(q).transpose(0, 1), turned(k).transpose(0, 1), v.transpose(0, 1), is_causal=True, enable_gqa=True
         )
         x = x + y.transpose(0, 1).flatten(1) @ layer.o.weight.T
         y = norm(x, layer.mlp_norm)
-        x = x + (torch.nn.functional.silu(y @ layer.gate.weight.T) * (y @ layer.up.weight.T)) @ layer.down.weight.T
+        gate, up = layer.gate_up.weight.chunk(2)
+        x = x + (torch.nn.functional.silu(y @ gate.T) * (y @ up.T)) @ layer.down.weight.T
     return norm(x, model.norm) @ model.embedding.weight.T
 
 

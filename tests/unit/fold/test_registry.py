@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import seam
-from graphdedup import DedupBackend, DriverError, GraphDedupError, Tier
+from graphdedup import DedupBackend, DriverError, GraphDedupError, Tier, Topology
 from graphdedup.capabilities import CONSERVATIVE, HOPPER_580, for_device
 from graphdedup.driver.simulated import SimulatedDriver
 from graphdedup.registry import Member, Registry
@@ -275,6 +275,10 @@ def test_child_graphs_are_part_of_the_record() -> None:
     assert bench.execs == 2
     assert members[0].group is members[1].group is not members[2].group
     bench.check(*members, *reversed(members), *members)
+    exported = bench.driver.topology(members[2].raw)
+    assert exported.nodes[0].child is not None
+    assert [node.kind for node in exported.nodes[0].child.nodes] == ["kernel", "kernel"]
+    assert Topology.from_json(exported.to_json()) == exported
 
 
 def test_the_error_that_a_refusal_leaves_behind_is_consumed() -> None:
