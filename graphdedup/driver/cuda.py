@@ -36,7 +36,6 @@ class CudaDriver:
     def __init__(self, device: torch.device, launches: LaunchStreams) -> None:
         self._driver = bindings()
         self._device = device
-        self._reader = GraphReader(self._driver)
         torch.empty(1, device=device)  # makes the primary context, which the identity names
         self._launches = launches
         self._launch = libcuda().cuGraphLaunch  # the one call of a steady replay: no objects are made for it
@@ -53,9 +52,10 @@ class CudaDriver:
             driver_version=version,
             driver_branch=branch,
         )
-        anchor = anchor_of(device, self._driver, self._reader)
+        anchor = anchor_of(device, self._driver)
         self._flags = anchor.flags
-        self._reader.philox_pointers = anchor.philox_pointers
+        self.philox_pointers = anchor.philox_pointers
+        """What tells that a kernel draws random numbers; see :class:`~graphdedup.driver.cuda_anchor.Anchor`."""
 
     @property
     def identity(self) -> DeviceIdentity:
@@ -73,11 +73,11 @@ class CudaDriver:
 
     def walk(self, raw: int) -> GraphRecord:
         """Read what the key is made of."""
-        return self._reader.record(raw)
+        return self._reader().record(raw)
 
     def topology(self, raw: int, *, label: str = "") -> Topology:
         """Read everything that the driver tells."""
-        nodes, edges = self._reader.export_nodes(raw)
+        nodes, edges = self._reader().export_nodes(raw)
         return Topology(
             label=label,
             device=self._identity.name,
@@ -109,9 +109,10 @@ class CudaDriver:
         index = handles.index(node) if node in handles else None
         detail = ""
         if index is not None:
-            detail = self._reader.node_name(node)
+            reader = self._reader()
+            detail = reader.node_name(node)
             if from_node:
-                detail += f" in place of {self._reader.node_name(from_node)}"
+                detail += f" in place of {reader.node_name(from_node)}"
         return UpdateResult(result.verdict, index, detail)
 
     def set_unit_clusters(self, raw: int, nodes: Sequence[int]) -> None:
@@ -152,6 +153,9 @@ class CudaDriver:
     def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
         """None: on a GPU bytes are measured."""
         return None
+
+    def _reader(self) -> GraphReader:
+        return GraphReader(self._driver, self.philox_pointers)
 
     def _stream(self) -> Any:
         return self._driver.CUstream(self._launches.note_current())

@@ -33,14 +33,14 @@ class Anchor:
     philox_pointers: tuple[bytes, ...] | None
 
 
-def anchor_of(device: torch.device, driver: Any, reader: GraphReader) -> Anchor:
+def anchor_of(device: torch.device, driver: Any) -> Anchor:
     """The anchor of a device; made at the first call, outside of any capture of this thread."""
     if device.index not in _anchors:
-        _anchors[device.index] = _make(device, driver, reader)
+        _anchors[device.index] = _make(device, driver)
     return _anchors[device.index]
 
 
-def _make(device: torch.device, driver: Any, reader: GraphReader) -> Anchor:
+def _make(device: torch.device, driver: Any) -> Anchor:
     generator = torch.cuda.default_generators[device.index]
     state = generator.get_state()
     stream = torch.cuda.Stream(device)
@@ -57,13 +57,13 @@ def _make(device: torch.device, driver: Any, reader: GraphReader) -> Anchor:
     generator.set_state(state)  # the user's own sequence goes on as if nothing had been drawn
     flags = int(call(driver.cuGraphExecGetFlags(driver.CUgraphExec(graph.raw_cuda_graph_exec())), "cuGraphExecGetFlags"))
     per_capture = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)
-    pointers = None if per_capture else _pointers(graph, target, driver, reader)
+    pointers = None if per_capture else _pointers(graph, target, driver)
     return Anchor(graph, target, flags, pointers)
 
 
-def _pointers(graph: torch.cuda.CUDAGraph, target: torch.Tensor, driver: Any, reader: GraphReader) -> tuple[bytes, ...] | None:
+def _pointers(graph: torch.cuda.CUDAGraph, target: torch.Tensor, driver: Any) -> tuple[bytes, ...] | None:
     found: set[int] = set()
-    calls = raw_calls()
+    calls, reader = raw_calls(), GraphReader(driver)
     for handle in calls.nodes(graph.raw_cuda_graph()):
         params = calls.params(handle)
         blocks = reader.parameter_bytes(params) if params is not None else None

@@ -7,10 +7,10 @@ The walk never stops at a node that it cannot read (rule D3): what the driver wo
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphdedup.driver.cuda_calls import call
-from graphdedup.driver.cuda_raw import KernelParams, RawCalls, raw_calls
+from graphdedup.driver.cuda_raw import KernelParams, raw_calls
 from graphdedup.driver.protocol import Draws, EdgeRecord, GraphRecord, NodeRecord
 from graphdedup.topology import Edge, Node, Subgraph
 
@@ -32,6 +32,7 @@ _KINDS = {
     12: "batch_mem_op",
     13: "conditional",
 }
+_KERNEL = 0
 _FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
 
 # CUlaunchAttributeID; 4 and 11 are read for the key, the rest for the export.
@@ -45,15 +46,32 @@ _EXPORTED = {
 }
 
 
-class GraphReader:
-    """Reads graphs through the driver API. Facts about a kernel function are read once and kept."""
+class _Layout(NamedTuple):
+    """Sizes of a function's parameters, the distance from the first to the last, and the type of an array of pointers."""
 
-    def __init__(self, driver: Any) -> None:
+    sizes: tuple[int, ...]
+    last_offset: int
+    pointers: Any
+
+
+class GraphReader:
+    """Reads one graph through the driver API, child graphs included. Facts about its kernel functions are kept.
+
+    Make one for each walk: a function's handle may stand for another function once its module is unloaded.
+
+    Args:
+        driver: ``cuda.bindings.driver``.
+        philox_pointers: addresses that a kernel holds when it draws random numbers, as the eight bytes that stand in its
+            parameters; None when they are not known on this torch.
+    """
+
+    def __init__(self, driver: Any, philox_pointers: tuple[bytes, ...] | None = ()) -> None:
         self._driver = driver
-        self._layouts: dict[int, tuple[tuple[int, int], ...] | None] = {}
+        self._philox_pointers = philox_pointers
+        self._calls = raw_calls()
+        self._layouts: dict[int, _Layout | None] = {}
+        self._interned: dict[tuple[Any, ...], NodeRecord] = {}
         self._names: dict[int, str] = {}
-        self.philox_pointers: tuple[bytes, ...] | None = ()
-        """Addresses that a kernel holds when it draws random numbers; None when they are not known on this torch."""
 
     # The record
 
@@ -63,21 +81,25 @@ class GraphReader:
         Raises:
             DriverError: nodes or edges themselves cannot be listed.
         """
-        calls = raw_calls()
+        calls = self._calls
         handles = calls.nodes(raw)
-        draws = Draws.UNKNOWN if self.philox_pointers is None else Draws.NO
+        draws = Draws.UNKNOWN if self._philox_pointers is None else Draws.NO
         pass_through = ""
-        nodes = []
+        nodes: list[NodeRecord] = []
+        blocks: list[bytes] = []
         for index, handle in enumerate(handles):
-            kind = _kind(calls.kind(handle))
-            if kind not in _FOLDABLE:
-                pass_through = pass_through or f"node {index} is of kind {kind} (rule D11)"
-                node = NodeRecord(kind)
-            elif kind == "kernel":
-                node, drawn, updatable = self._kernel_record(calls, handle)
+            number = calls.kind(handle)
+            if number == _KERNEL:
+                node, updatable, block = self._kernel_record(handle)
                 if updatable:
                     pass_through = pass_through or f"node {index} is a device-updatable kernel (rule D11)"
-                draws = drawn if draws is Draws.NO else draws
+                if block is None:
+                    draws = Draws.UNKNOWN
+                else:
+                    blocks.append(block)
+            elif (kind := _kind(number)) not in _FOLDABLE:
+                pass_through = pass_through or f"node {index} is of kind {kind} (rule D11)"
+                node = NodeRecord(kind)
             elif kind == "child_graph":
                 child = self.record(self._child(handle))
                 node = NodeRecord(kind, child=child)
@@ -86,16 +108,20 @@ class GraphReader:
             else:
                 node = self._other_record(kind, handle)
             nodes.append(node)
+        if self._drawn(blocks):
+            draws = Draws.YES
         places = {handle: place for place, handle in enumerate(handles)}
-        edges = tuple(EdgeRecord(places[source], places[target], data) for source, target, data in calls.edges(raw))
+        edges = tuple([EdgeRecord(places[source], places[target], data) for source, target, data in calls.edges(raw)])
         return GraphRecord(tuple(nodes), edges, draws, pass_through)
 
-    def _kernel_record(self, calls: RawCalls, handle: int) -> tuple[NodeRecord, Draws, bool]:
-        unreadable: tuple[str, ...] = ()
+    def _kernel_record(self, handle: int) -> tuple[NodeRecord, bool, bytes | None]:
+        """The node, whether it is device-updatable, and its parameters (None: the driver does not tell them)."""
+        calls = self._calls
         cooperative = calls.attribute(handle, _COOPERATIVE)
         cluster = calls.attribute(handle, _CLUSTER)
         updatable = calls.attribute(handle, _DEVICE_UPDATABLE)
         params = calls.params(handle)
+        unreadable: tuple[str, ...] = ()
         if cooperative is None:
             unreadable += ("cooperative",)
         if cluster is None:
@@ -105,18 +131,19 @@ class GraphReader:
         if params is None:
             unreadable += ("parameters",)
         fixed = -1 if cooperative is None else cooperative[0]
-        function = 0 if params is None else params.function
-        record = NodeRecord("kernel", (fixed,), function, cluster or (0, 0, 0), unreadable)
-        return record, self._draws(params), updatable is not None and updatable[0] != 0
+        key = (fixed, 0 if params is None else params.function, cluster or (0, 0, 0), unreadable)
+        record = self._interned.get(key)
+        if record is None:
+            record = self._interned[key] = NodeRecord("kernel", (fixed,), key[1], key[2], unreadable)
+        block = None if params is None else self._parameter_block(params)
+        return record, updatable is not None and updatable[0] != 0, block
 
-    def _draws(self, params: KernelParams | None) -> Draws:
-        pointers = self.philox_pointers
-        if not pointers:
-            return Draws.NO  # unknown on this torch: record() has said so already
-        blocks = None if params is None else self.parameter_bytes(params)
-        if blocks is None:
-            return Draws.UNKNOWN
-        return Draws.YES if any(pointer in block for block in blocks for pointer in pointers) else Draws.NO
+    def _drawn(self, blocks: list[bytes]) -> bool:
+        """Whether one of these kernels holds an address that random kernels read."""
+        pointers = self._philox_pointers or ()
+        everything = b"".join(blocks)
+        # A hit may lie across two blocks, so it is looked for again in each of them.
+        return any(p in everything for p in pointers) and any(p in block for block in blocks for p in pointers)
 
     def _other_record(self, kind: str, handle: int) -> NodeRecord:
         driver, node = self._driver, self._driver.CUgraphNode(handle)
@@ -157,26 +184,45 @@ class GraphReader:
         One block for each parameter, or one for all of them where the launch gave them as a buffer (as cuBLAS does).
         """
         if params.extra:
+            packed = _packed_parameters(params.extra)
+            return None if packed is None else [packed]
+        layout = self._layout(params)
+        if layout is None or (layout.sizes and not params.kernel_params):
+            return None
+        if not layout.sizes:
+            return []
+        addresses = layout.pointers.from_address(params.kernel_params)
+        return [ctypes.string_at(address, size) for address, size in zip(addresses, layout.sizes, strict=True)]
+
+    def _parameter_block(self, params: KernelParams) -> bytes | None:
+        """The same in one piece, read at once where the parameters lie together as they do on the device."""
+        if params.extra:
             return _packed_parameters(params.extra)
         layout = self._layout(params)
-        if layout is None or (layout and not params.kernel_params):
+        if layout is None or (layout.sizes and not params.kernel_params):
             return None
-        if not layout:
-            return []
-        addresses = (ctypes.c_uint64 * len(layout)).from_address(params.kernel_params)
-        return [ctypes.string_at(address, size) for address, (_, size) in zip(addresses, layout, strict=True)]
+        if not layout.sizes:
+            return b""
+        addresses = layout.pointers.from_address(params.kernel_params)
+        if addresses[len(layout.sizes) - 1] - addresses[0] == layout.last_offset:
+            return ctypes.string_at(addresses[0], layout.last_offset + layout.sizes[-1])
+        return b"".join([ctypes.string_at(address, size) for address, size in zip(addresses, layout.sizes, strict=True)])
 
-    def _layout(self, params: KernelParams) -> tuple[tuple[int, int], ...] | None:
-        """(offset, size) of each parameter of the node's function."""
+    def _layout(self, params: KernelParams) -> _Layout | None:
+        """How the parameters of the node's function lie; None when the driver does not tell."""
         if params.function not in self._layouts:
             driver = self._driver
             get_info = driver.cuFuncGetParamInfo if params.func else driver.cuKernelGetParamInfo
             handle = driver.CUfunction(params.func) if params.func else driver.CUkernel(params.kern)
-            layout: list[tuple[int, int]] = []
-            while (result := get_info(handle, len(layout)))[0] == 0:
-                layout.append((int(result[1]), int(result[2])))
+            offsets: list[int] = []
+            sizes: list[int] = []
+            while (result := get_info(handle, len(sizes)))[0] == 0:
+                offsets.append(int(result[1]))
+                sizes.append(int(result[2]))
             # INVALID_VALUE is how the driver says that there is no parameter of this index.
-            self._layouts[params.function] = tuple(layout) if int(result[0]) == 1 else None
+            known = int(result[0]) == 1
+            last = offsets[-1] - offsets[0] if offsets else 0
+            self._layouts[params.function] = _Layout(tuple(sizes), last, ctypes.c_uint64 * len(sizes)) if known else None
         return self._layouts[params.function]
 
     def function_name(self, params: KernelParams) -> str:
@@ -192,7 +238,7 @@ class GraphReader:
 
     def node_name(self, handle: int) -> str:
         """A node in words, for messages: its kernel's name, or its kind."""
-        calls = raw_calls()
+        calls = self._calls
         kind = _kind(calls.kind(handle))
         params = calls.params(handle) if kind == "kernel" else None
         return (self.function_name(params) if params is not None else "") or kind
@@ -205,16 +251,16 @@ class GraphReader:
 
     def export_nodes(self, raw: int) -> tuple[list[Node], list[Edge]]:
         """Nodes and edges with everything that the driver tells."""
-        calls = raw_calls()
+        calls = self._calls
         handles = calls.nodes(raw)
-        nodes = [self._export(calls, index, handle) for index, handle in enumerate(handles)]
+        nodes = [self._export(index, handle) for index, handle in enumerate(handles)]
         places = {handle: place for place, handle in enumerate(handles)}
         return nodes, [Edge(source=places[a], target=places[b], data=data) for a, b, data in calls.edges(raw)]
 
-    def _export(self, calls: RawCalls, index: int, handle: int) -> Node:
-        kind, node = _kind(calls.kind(handle)), self._driver.CUgraphNode(handle)
+    def _export(self, index: int, handle: int) -> Node:
+        kind, node = _kind(self._calls.kind(handle)), self._driver.CUgraphNode(handle)
         if kind == "kernel":
-            return self._export_kernel(calls, index, handle)
+            return self._export_kernel(index, handle)
         if kind == "memcpy":
             result = self._driver.cuGraphMemcpyNodeGetParams(node)
             if result[0] == 0:
@@ -240,7 +286,8 @@ class GraphReader:
             return Node(index=index, kind=kind)
         return Node(index=index, kind=kind, unreadable=("parameters",))
 
-    def _export_kernel(self, calls: RawCalls, index: int, handle: int) -> Node:
+    def _export_kernel(self, index: int, handle: int) -> Node:
+        calls = self._calls
         attributes: dict[str, int] = {}
         unreadable = []
         for name, number in _EXPORTED.items():
@@ -278,16 +325,14 @@ def _kind(number: int | None) -> str:
     return _KINDS.get(number, f"unknown kind {number}") if number is not None else "unknown kind"
 
 
-def _packed_parameters(extra: int) -> list[bytes] | None:
+def _packed_parameters(extra: int) -> bytes | None:
     """The buffer of a launch by ``extra``: (1, buffer), (2, address of its size) in any order, then 0."""
-    words = ctypes.cast(extra, ctypes.POINTER(ctypes.c_void_p))
-    buffer = size = None
-    for index in (0, 2):
-        tag, value = words[index], words[index + 1]
-        if tag == 1:  # CU_LAUNCH_PARAM_BUFFER_POINTER
-            buffer = value
-        elif tag == 2 and value:  # CU_LAUNCH_PARAM_BUFFER_SIZE
-            size = ctypes.c_size_t.from_address(value).value
-        else:
-            break
-    return None if buffer is None or size is None else [ctypes.string_at(buffer, size)]
+    first, one, second, two = _FOUR_WORDS.from_address(extra)
+    if (first, second) == (2, 1):
+        one, two = two, one
+    elif (first, second) != (1, 2):  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
+        return None
+    return ctypes.string_at(one, ctypes.c_size_t.from_address(two).value)
+
+
+_FOUR_WORDS = ctypes.c_uint64 * 4
