@@ -14,7 +14,7 @@ import torch
 
 from graphdedup import settings
 from graphdedup.driver import GraphDriver, driver_for
-from graphdedup.errors import DriverError, GraphDedupError
+from graphdedup.errors import GraphDedupError
 from graphdedup.placement import Placement
 from graphdedup.registry import Member, Registry
 from graphdedup.report.model import Figure, FootprintReport, RefusalRow, SessionRow, Source
@@ -124,7 +124,7 @@ class DedupBackend:
             return DedupHandle(inner, None)
         try:
             member = self.registry.fold(self.registry.driver.raw(inner), self._current.segment)
-        except DriverError:
+        except BaseException:
             self.inner.destroy_graph(inner)
             raise
         self._sessions.captured(member)

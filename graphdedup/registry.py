@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -136,8 +137,9 @@ class Registry:
         member = Member(next(self._ids), raw, segment)
         try:
             record, pass_through = self._walk(member)
-        except GraphDedupError as error:
-            record, pass_through = None, f"the graph cannot be read: {error.problem}"
+        except Exception as error:  # whatever it is, the capture is good: it keeps the backend's executable
+            problem = error.problem if isinstance(error, GraphDedupError) else f"{type(error).__name__}: {error}"
+            record, pass_through = None, f"the graph cannot be read: {problem}"
         with self._folding:
             if record is None:
                 self._note_refusal(pass_through, str(segment))
@@ -239,6 +241,7 @@ class Registry:
             result = self.driver.update(executable.handle, member.raw)
         except DriverError as error:
             executable.reflects = None  # nothing is known of it now: the next launch updates it first
+            executable.clustered |= member.clustered
             return UpdateResult(Verdict.ERROR, detail=error.problem)
         if result.accepted:
             executable.reflects = member.id
@@ -265,8 +268,10 @@ class Registry:
         self._note_refusal(f"the driver refused the update: {result.verdict}", f"{member.segment}{node}{detail}")
 
     def _note_refusal(self, reason: str, example: str) -> None:
-        self.refusals[reason] += 1
-        self.refusal_examples.setdefault(reason, example)
+        """Count by reason; which node of which graph it was stands in the example."""
+        general = re.sub(r"node \d+", "a node", reason)
+        self.refusals[general] += 1
+        self.refusal_examples.setdefault(general, example if general == reason else f"{example}: {reason}")
 
     # Replay
 

@@ -8,15 +8,38 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphdedup.driver.cuda_calls import call, libcuda
 
-__all__ = ["KernelParams", "RawCalls", "raw_calls"]
+__all__ = ["KernelNode", "KernelParams", "RawCalls", "raw_calls"]
 
 _PARAMS = struct.Struct("<Q7I4xQQQQ")  # CUDA_KERNEL_NODE_PARAMS_v2: func, 7 sizes, kernelParams, extra, kern, ctx
+# One kernel node in a buffer: attributes cooperative, cluster dimension and device-updatable, 64 bytes each, then its params.
+_KERNEL = struct.Struct("<i60x3I52xi60x" + "Q7I4xQQQQ")
 _THREE = struct.Struct("<3I")
 _EDGE = struct.Struct("<3B5x")  # CUgraphEdgeData
+
+
+COOPERATIVE, CLUSTER, PREFERRED_CLUSTER, DEVICE_UPDATABLE = 2, 4, 11, 13
+"""Of CUlaunchAttributeID."""
+
+
+class KernelNode(NamedTuple):
+    """A kernel node as the record needs it."""
+
+    cooperative: int
+    cluster: tuple[int, int, int]
+    device_updatable: int
+    func: int
+    kern: int
+    kernel_params: int
+    extra: int
+
+    @property
+    def function(self) -> int:
+        """A number that is equal for equal functions."""
+        return self.func or self.kern
 
 
 class KernelParams:
@@ -49,8 +72,9 @@ class RawCalls:
         self._get_edges = _typed(lib.cuGraphGetEdges_v2, 5)
         self._word = ctypes.c_int()
         self._word_at = ctypes.addressof(self._word)
-        self._buffer = ctypes.create_string_buffer(128)
+        self._buffer = ctypes.create_string_buffer(_KERNEL.size)
         self._buffer_at = ctypes.addressof(self._buffer)
+        self._kernel_at = tuple(self._buffer_at + offset for offset in (0, 64, 128, 192))
 
     def nodes(self, graph: int) -> list[int]:
         """Node handles in the driver's order."""
@@ -82,6 +106,19 @@ class RawCalls:
         if self._get_params(node, self._buffer_at) != 0:
             return None
         return KernelParams(self._buffer)
+
+    def kernel(self, node: int) -> KernelNode | None:
+        """What the record needs of a kernel node, all at once; None when the driver does not tell some of it."""
+        cooperative, cluster, updatable, params = self._kernel_at
+        if (
+            self._get_attribute(node, COOPERATIVE, cooperative)
+            or self._get_attribute(node, CLUSTER, cluster)
+            or self._get_attribute(node, DEVICE_UPDATABLE, updatable)
+            or self._get_params(node, params)
+        ):
+            return None
+        held = _KERNEL.unpack_from(self._buffer)
+        return KernelNode(held[0], held[1:4], held[4], held[5], held[15], held[13], held[14])
 
     def attribute(self, node: int, number: int) -> tuple[int, int, int] | None:
         """The first three words of a launch attribute (a scalar is the first), or None when the driver does not tell."""

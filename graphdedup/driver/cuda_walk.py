@@ -10,7 +10,15 @@ import ctypes
 from typing import Any, NamedTuple
 
 from graphdedup.driver.cuda_calls import call
-from graphdedup.driver.cuda_raw import KernelParams, raw_calls
+from graphdedup.driver.cuda_raw import (
+    CLUSTER,
+    COOPERATIVE,
+    DEVICE_UPDATABLE,
+    PREFERRED_CLUSTER,
+    KernelNode,
+    KernelParams,
+    raw_calls,
+)
 from graphdedup.driver.protocol import Draws, EdgeRecord, GraphRecord, NodeRecord
 from graphdedup.topology import Edge, Node, Subgraph
 
@@ -35,8 +43,7 @@ _KINDS = {
 _KERNEL = 0
 _FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
 
-# CUlaunchAttributeID; 4 and 11 are read for the key, the rest for the export.
-_COOPERATIVE, _CLUSTER, _PREFERRED_CLUSTER, _DEVICE_UPDATABLE = 2, 4, 11, 13
+# Of CUlaunchAttributeID: what the export tells besides.
 _EXPORTED = {
     "cooperative": 2,
     "cluster_scheduling_policy": 5,
@@ -70,7 +77,7 @@ class GraphReader:
         self._philox_pointers = philox_pointers
         self._calls = raw_calls()
         self._layouts: dict[int, _Layout | None] = {}
-        self._interned: dict[tuple[Any, ...], NodeRecord] = {}
+        self._interned: dict[tuple[int, int, tuple[int, int, int]], NodeRecord] = {}
         self._names: dict[int, str] = {}
 
     # The record
@@ -116,25 +123,31 @@ class GraphReader:
 
     def _kernel_record(self, handle: int) -> tuple[NodeRecord, bool, bytes | None]:
         """The node, whether it is device-updatable, and its parameters (None: the driver does not tell them)."""
-        calls = self._calls
-        cooperative = calls.attribute(handle, _COOPERATIVE)
-        cluster = calls.attribute(handle, _CLUSTER)
-        updatable = calls.attribute(handle, _DEVICE_UPDATABLE)
-        params = calls.params(handle)
-        unreadable: tuple[str, ...] = ()
-        if cooperative is None:
-            unreadable += ("cooperative",)
-        if cluster is None:
-            unreadable += ("cluster dimension",)
-        elif any(cluster) and calls.attribute(handle, _PREFERRED_CLUSTER) is None:
-            unreadable += ("preferred cluster dimension",)  # only a kernel with clusters could use it
-        if params is None:
-            unreadable += ("parameters",)
-        fixed = -1 if cooperative is None else cooperative[0]
-        key = (fixed, 0 if params is None else params.function, cluster or (0, 0, 0), unreadable)
+        kernel = self._calls.kernel(handle)
+        if kernel is None:
+            return self._partly_readable(handle)
+        key = (kernel.cooperative, kernel.func or kernel.kern, kernel.cluster)
         record = self._interned.get(key)
         if record is None:
-            record = self._interned[key] = NodeRecord("kernel", (fixed,), key[1], key[2], unreadable)
+            # Only a kernel with clusters could use a preferred cluster dimension.
+            hidden = any(kernel.cluster) and self._calls.attribute(handle, PREFERRED_CLUSTER) is None
+            record = NodeRecord("kernel", key[:1], key[1], key[2], ("preferred cluster dimension",) if hidden else ())
+            self._interned[key] = record
+        return record, kernel.device_updatable != 0, self._parameter_block(kernel)
+
+    def _partly_readable(self, handle: int) -> tuple[NodeRecord, bool, bytes | None]:
+        """The same for a kernel of which the driver does not tell everything: what is missing is named (rule D3)."""
+        cooperative, cluster, updatable = (
+            self._calls.attribute(handle, number) for number in (COOPERATIVE, CLUSTER, DEVICE_UPDATABLE)
+        )
+        params = self._calls.params(handle)
+        told = {"cooperative": cooperative, "cluster dimension": cluster, "parameters": params}
+        unreadable = [name for name, value in told.items() if value is None]
+        if cluster is not None and any(cluster):
+            unreadable.append("preferred cluster dimension")
+        fixed = -1 if cooperative is None else cooperative[0]
+        function = 0 if params is None else params.function
+        record = NodeRecord("kernel", (fixed,), function, cluster or (0, 0, 0), tuple(unreadable))
         block = None if params is None else self._parameter_block(params)
         return record, updatable is not None and updatable[0] != 0, block
 
@@ -194,7 +207,7 @@ class GraphReader:
         addresses = layout.pointers.from_address(params.kernel_params)
         return [ctypes.string_at(address, size) for address, size in zip(addresses, layout.sizes, strict=True)]
 
-    def _parameter_block(self, params: KernelParams) -> bytes | None:
+    def _parameter_block(self, params: KernelParams | KernelNode) -> bytes | None:
         """The same in one piece, read at once where the parameters lie together as they do on the device."""
         if params.extra:
             return _packed_parameters(params.extra)
@@ -208,9 +221,10 @@ class GraphReader:
             return ctypes.string_at(addresses[0], layout.last_offset + layout.sizes[-1])
         return b"".join([ctypes.string_at(address, size) for address, size in zip(addresses, layout.sizes, strict=True)])
 
-    def _layout(self, params: KernelParams) -> _Layout | None:
+    def _layout(self, params: KernelParams | KernelNode) -> _Layout | None:
         """How the parameters of the node's function lie; None when the driver does not tell."""
-        if params.function not in self._layouts:
+        function = params.function
+        if function not in self._layouts:
             driver = self._driver
             get_info = driver.cuFuncGetParamInfo if params.func else driver.cuKernelGetParamInfo
             handle = driver.CUfunction(params.func) if params.func else driver.CUkernel(params.kern)
@@ -222,8 +236,8 @@ class GraphReader:
             # INVALID_VALUE is how the driver says that there is no parameter of this index.
             known = int(result[0]) == 1
             last = offsets[-1] - offsets[0] if offsets else 0
-            self._layouts[params.function] = _Layout(tuple(sizes), last, ctypes.c_uint64 * len(sizes)) if known else None
-        return self._layouts[params.function]
+            self._layouts[function] = _Layout(tuple(sizes), last, ctypes.c_uint64 * len(sizes)) if known else None
+        return self._layouts[function]
 
     def function_name(self, params: KernelParams) -> str:
         """The (mangled) name of a kernel node's function; empty when the driver does not tell."""
@@ -296,10 +310,10 @@ class GraphReader:
                 unreadable.append(name)
             else:
                 attributes[name] = value[0]
-        cluster = calls.attribute(handle, _CLUSTER)
+        cluster = calls.attribute(handle, CLUSTER)
         if cluster is None:
             unreadable.append("cluster")
-        if calls.attribute(handle, _PREFERRED_CLUSTER) is None:
+        if calls.attribute(handle, PREFERRED_CLUSTER) is None:
             unreadable.append("preferred_cluster")
         params = calls.params(handle)
         if params is None:

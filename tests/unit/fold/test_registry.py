@@ -224,16 +224,23 @@ def test_a_capture_that_cannot_be_instantiated_fails_where_it_is_captured(monkey
     assert device.live_exec_count == 0
 
 
-def test_a_graph_that_cannot_be_read_is_passed_through(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DriverError("nodes cannot be listed", remedy="none"), "nodes cannot be listed"),
+        (KeyError("what nobody foresaw"), "KeyError: 'what nobody foresaw'"),
+    ],
+)
+def test_a_graph_that_cannot_be_read_is_passed_through(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
 
     def failing(raw: Any) -> Any:
-        raise DriverError("nodes cannot be listed", remedy="none")
+        raise error
 
     monkeypatch.setattr(bench.driver, "walk", failing)
     member = bench.fold(1)
     assert member.group is None
-    assert member.reason == "the graph cannot be read: nodes cannot be listed"
+    assert member.reason == f"the graph cannot be read: {said}"
     assert not bench.registry.replay(member)
     bench.registry.release(member)
 
@@ -334,6 +341,9 @@ def test_what_cannot_be_read_forbids_sharing_where_a_kernel_could_use_it() -> No
     without = [bench.fold(value) for value in (3, 4)]
     assert bench.execs == 3
     assert all("preferred_cluster cannot be read" in member.reason for member in with_clusters)
+    reason = "a node (kernel): preferred_cluster cannot be read and could be in use"
+    assert bench.registry.refusals == {reason: 2}
+    assert bench.registry.refusal_examples[reason] == f"value 1 segment 0: {with_clusters[0].reason}"
     assert bench.registry.counters.refused == 0
     bench.check(*with_clusters, *without)
 

@@ -68,6 +68,22 @@ def test_a_span_on_the_cpu_measures_the_host_alone() -> None:
     assert reading.device_used_bytes is None
 
 
+def test_a_span_takes_out_what_the_allocator_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M4: over a span in which 1,000 graphs ran and the pool grew, the driver took 300 - 200 bytes, whatever one took."""
+    readings = iter([(900, 1000, 40), (600, 1000, 240)])
+    now = (0, 0, 0)
+
+    def mem_get_info(device: Any) -> tuple[int, int]:
+        nonlocal now
+        now = next(readings)
+        return now[:2]
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: now[2])
+    reading = Span.begin(torch.device("cuda", 0)).end()
+    assert (reading.device_used_bytes, reading.torch_reserved_bytes, reading.exec_device_bytes) == (300, 200, 100)
+
+
 def topology(**change: Any) -> dict[str, Any]:
     nodes = [{"index": 0, "kind": "kernel", "name": "a"}, {"index": 1, "kind": "memset"}]
     base = {"device": "d", "driver_version": "1", "instantiate_flags": 1, "nodes": nodes, "edges": [{"source": 0, "target": 1}]}
