@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from graphdedup.driver.cuda_calls import driver_branch
+
 ROUNDS = 3
 SIZE = 4096
 
@@ -149,6 +151,7 @@ def main() -> int:
         result = {
             "command": "python tools/probe_rebegin.py",
             "device": torch.cuda.get_device_name(),
+            "driver_version": driver_branch()[0],
             "torch_version": torch.__version__,
             "assumptions": held,
             "cases": cases,

@@ -71,6 +71,15 @@ def test_equal_bytes_are_compared_after_a_hash_hit(monkeypatch: pytest.MonkeyPat
     bench.check(*members, *reversed(members))
 
 
+def test_no_executable_is_made_only_to_try() -> None:
+    """Unique graphs, each between two that fold: at every step as many instantiations and live executables as groups."""
+    bench = Bench()
+    for groups in range(1, 9):
+        for value in (1, 2):
+            bench.fold(value, nodes=groups)
+            assert bench.execs == bench.device.peak_exec_count == bench.device.instantiation_count == groups
+
+
 def test_equal_records_fold_only_when_the_driver_takes_the_update() -> None:
     """D1, D5: a refused graph gets its own executable, the reason is kept, the pair is not tried again."""
     offered: list[tuple[Any, Any]] = []
