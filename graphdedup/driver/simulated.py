@@ -86,7 +86,7 @@ class SimulatedDriver:
             return NodeRecord("memcpy", (_DIRECTIONS[params["direction"]], node.context))
         if node.kind == "memset":
             flat = params["height"] <= 1
-            extent = () if flat else (params["size_bytes"], params["height"], params["pitch_bytes"])
+            extent = () if flat else (params["width_bytes"], params["height"], params["pitch_bytes"])
             return NodeRecord("memset", (node.context, *extent))
         if (child := _child(node)) is not None:
             return NodeRecord("child_graph", (node.context,), child=self.walk(child))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from contextlib import ExitStack
 
 import pytest
 import torch
 
 import seam
+from seam.collector import collector_paused
 
 
 class Planned(Exception):
@@ -151,6 +153,33 @@ def test_the_first_error_wins_over_one_raised_while_handling_it(backend: seam.Gr
     graph.close()
 
 
+@pytest.mark.parametrize("call", ["end_capture", "destroy_graph"])
+def test_the_first_error_wins_over_one_raised_while_the_capture_is_dropped(
+    call: str, backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7: the backend fails as well, once the first segment is released or the second one is discarded."""
+    graph = seam.BreakableGraph(backend)
+    x = torch.zeros(4, device=device)
+    real = getattr(backend, call)
+    failures: list[str] = []
+
+    def flaky(*args: object, **kwargs: object) -> object:
+        result = real(*args, **kwargs)
+        if call == "destroy_graph" or kwargs.get("discard"):
+            failures.append(call)
+            raise KeyError(call)
+        return result
+
+    monkeypatch.setattr(backend, call, flaky)
+    with pytest.raises(Planned), seam.capture(graph):
+        in_the_second_segment(x)
+    monkeypatch.undo()
+    assert failures == [call]
+    assert graph.error.startswith("Planned")
+    assert graph.state is seam.GraphState.FAILED
+    works(graph, None, device)
+
+
 @pytest.mark.parametrize("call", ["begin_capture", "end_capture"])
 def test_a_backend_that_fails_is_a_failed_capture(
     call: str, backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
@@ -220,6 +249,42 @@ def test_a_captured_graph_is_not_captured_over(backend: seam.GraphBackend, devic
     works(graph, None, device)
     with pytest.raises(seam.CaptureError, match="closed"), seam.capture(graph):
         pass
+
+
+def test_a_graph_is_not_reset_or_closed_while_it_is_captured(backend: seam.GraphBackend, device: str) -> None:
+    """S6: both are refused, and the capture goes on."""
+    graph = seam.BreakableGraph(backend)
+    x = torch.zeros(4, device=device)
+    with seam.capture(graph):
+        middle = double(x + 1)
+        for release in (graph.reset, graph.close):
+            with pytest.raises(seam.CaptureError, match=r"being captured.*S6"):
+                release()
+        y = middle + 3
+    for value, expected in ((10, 25), (0, 5), (1, 7)):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [expected] * 4
+    graph.close()
+
+
+def test_a_closed_graph_that_is_reset_stays_closed(backend: seam.GraphBackend) -> None:
+    """S14: its finalizer is gone, so that nothing would release what a new capture put into it."""
+    graph = seam.BreakableGraph(backend)
+    graph.close()
+    graph.reset()
+    assert graph.state is seam.GraphState.CLOSED
+    with pytest.raises(seam.CaptureError, match="closed"), seam.capture(graph):
+        pass
+
+
+def test_a_stream_that_is_not_the_pools_own_is_refused(backend: seam.GraphBackend) -> None:
+    """M1: all segments of a pool share its capture stream."""
+    pool, other = backend.new_pool(), backend.new_pool()
+    graph = seam.BreakableGraph(backend)
+    with pytest.raises(seam.CaptureError, match="M1"), seam.capture(graph, pool=pool, stream=other.stream):
+        pass
+    assert graph.state is seam.GraphState.EMPTY
 
 
 def test_replay_says_in_which_state_a_graph_is(backend: seam.GraphBackend) -> None:
@@ -315,6 +380,21 @@ def test_the_collector_rests_inside_a_capture(enabled: bool, backend: seam.Graph
             look(torch.zeros(4, device=device))
         assert seen == [False]
         assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_the_collector_rests_until_the_last_scope_is_out() -> None:
+    """S11: scopes of two threads overlap; the first one out does not start the collector inside the other."""
+    was = gc.isenabled()
+    gc.enable()
+    try:
+        with ExitStack() as other:
+            other.enter_context(collector_paused())
+            with collector_paused():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert gc.isenabled()
     finally:
         (gc.enable if was else gc.disable)()
 

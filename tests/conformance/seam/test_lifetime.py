@@ -95,6 +95,33 @@ def test_another_thread_allocates_during_a_capture(backend: seam.GraphBackend, d
     graph.close()
 
 
+@pytest.mark.parametrize(("given", "passed"), [({}, "thread_local"), ({"capture_error_mode": "relaxed"}, "relaxed")])
+@pytest.mark.parametrize("fold", [False, True])
+def test_the_capture_mode_is_thread_local_unless_the_caller_says_otherwise(
+    fold: bool,
+    given: dict[str, str],
+    passed: str,
+    backend: seam.GraphBackend,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S12: it reaches the device for each of the two segments, also through the folding backend."""
+    modes: list[str] = []
+    begin_capture = backend.begin_capture
+
+    def begin(pool: seam.Pool, *, segment: seam.SegmentInfo | None = None, capture_error_mode: str = "not said") -> None:
+        modes.append(capture_error_mode)
+        begin_capture(pool, segment=segment, capture_error_mode="thread_local")
+
+    monkeypatch.setattr(backend, "begin_capture", begin)
+    graph = seam.BreakableGraph(DedupBackend(backend, enabled=True) if fold else backend)
+    x = torch.zeros(4, device=device)
+    with seam.capture(graph, **given):  # type: ignore[arg-type]
+        double(x + 1)
+    assert modes == [passed] * 2
+    graph.close()
+
+
 def test_two_threads_capture_at_the_same_time(backend: seam.GraphBackend, device: str) -> None:
     barrier = threading.Barrier(2, timeout=60)
     failures: list[BaseException] = []
@@ -125,13 +152,24 @@ def test_two_threads_capture_at_the_same_time(backend: seam.GraphBackend, device
 
 
 EXIT = """
-import sys, torch, seam, graphdedup
+import atexit, sys
+left = []  # looked at behind everything that is registered from here on
+atexit.register(lambda: left and print(len(left), "segments were never released", file=sys.stderr))
+import torch, seam, graphdedup
 device = sys.argv[1]
 torch.manual_seed(3)
 expected = torch.rand(2, device=device)
 torch.manual_seed(3)
 backend = graphdedup.DedupBackend(seam.default_backend(device), enabled=True)
 assert torch.equal(torch.rand(2, device=device), expected), "the backend drew from the user's generator"
+end_capture, destroy_graph = backend.end_capture, backend.destroy_graph
+def end(**how):
+    left.append(end_capture(**how))
+    return left[-1]
+def destroy(handle):
+    destroy_graph(handle)
+    left.remove(handle)
+backend.end_capture, backend.destroy_graph = end, destroy
 kept = []
 for size in (4, 2):
     x = torch.zeros(size, device=device)
@@ -143,6 +181,7 @@ for size in (4, 2):
     graph.replay()
     kept.append((graph, x, z))
 assert z.tolist() == [2.0, 2.0]
+assert len(left) == 4
 cycle = [kept]
 cycle.append(cycle)
 """

@@ -159,7 +159,13 @@ def test_the_count_of_segments_is_checked_at_replay(backend: seam.GraphBackend, 
     graph.close()
 
 
-def test_the_count_of_segments_is_checked_when_a_segment_opens(backend: seam.GraphBackend, device: str) -> None:
+def test_the_count_of_segments_is_checked_when_a_segment_opens(
+    backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: the backend is not even asked for the second segment."""
+    begun: list[object] = []
+    begin_capture = backend.begin_capture
+    monkeypatch.setattr(backend, "begin_capture", lambda pool, **how: (begun.append(pool), begin_capture(pool, **how)))
     graph = seam.BreakableGraph(backend)
     x = torch.zeros(4, device=device)
 
@@ -170,6 +176,7 @@ def test_the_count_of_segments_is_checked_when_a_segment_opens(backend: seam.Gra
 
     with pytest.raises(seam.CaptureError, match="S1"), seam.capture(graph):
         meddle(x + 1)
+    assert len(begun) == 1
     assert graph.state is seam.GraphState.FAILED
     graph.close()
 

@@ -148,6 +148,7 @@ def test_what_was_without_writeback_stays_so(backend: seam.GraphBackend, device:
 CHANGES: dict[str, tuple[Any, Any, str]] = {
     "dtype": (lambda t: t * 1, lambda t: t.double(), "float64"),
     "shape": (lambda t: t * 1, lambda t: t[:2], r"\(2,\)"),
+    "shape that would spread": (lambda t: t * 1, lambda t: t[:1], r"\(1,\)"),
     "no tensor": (lambda t: t * 1, lambda t: 3, "int"),
     "structure": (lambda t: (t * 1, t + 1), lambda t: [t, t + 1], "list"),
     "count": (lambda t: (t * 1, t + 1), lambda t: (t,), "1 parts"),
@@ -186,6 +187,14 @@ def test_a_result_that_no_longer_agrees_is_refused_before_a_byte_moves(
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert result is not None
     graph.close()
+
+
+def test_a_result_on_another_device_is_refused(device: str) -> None:
+    """S4: a tensor on the meta device has the captured dtype and shape, but no byte to move."""
+    destination = torch.ones(4, device=device)
+    with pytest.raises(seam.BreakError, match=r"on meta; the next segment baked.*S4"):
+        seam.copy_output(destination, torch.zeros(4, device="meta"))
+    assert destination.tolist() == [1] * 4
 
 
 def test_two_breaks_of_one_capture_may_not_share_a_slot(backend: seam.GraphBackend, device: str) -> None:
@@ -379,6 +388,40 @@ def test_bucket_b_does_not_take_what_bucket_a_crosses_a_break_with(backend: seam
             assert y.tolist() == [2 * (value + 1) + 3 * value - 1] * size
     for graph, _, _ in buckets.values():
         graph.close()
+
+
+@pytest.mark.parametrize("written_back", [True, False])
+def test_the_arguments_of_a_break_stay_its_own(written_back: bool, backend: seam.GraphBackend, device: str) -> None:
+    """S5: a graph that was captured later on the same pool, and is replayed inside the break, does not write into them.
+
+    The break sees x + 1; the other graph computes x + 100, of the same size.
+    """
+    seen: list[float] = []
+    others: list[seam.BreakableGraph] = []
+
+    @seam.eager_break
+    def body(q: torch.Tensor) -> Any:
+        for other in others:
+            other.replay()
+        seen.append(q[0].item())
+        return q * 2 if written_back else seam.NoWriteback()
+
+    pool = backend.new_pool()
+    x = torch.zeros(256, device=device)
+    graph, other = seam.BreakableGraph(backend), seam.BreakableGraph(backend)
+    with seam.capture(graph, pool=pool):
+        body(x + 1)
+    with seam.capture(other, pool=pool):
+        z = x + 100
+    others.append(other)
+    seen.clear()
+    for value in (1, 5, 2):
+        x.fill_(value)
+        graph.replay()
+        assert z.tolist() == [value + 100] * 256
+    assert seen == [2, 6, 3]
+    graph.close()
+    other.close()
 
 
 def test_the_slot_refuses_layouts_without_one_storage() -> None:

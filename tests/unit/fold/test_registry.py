@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import seam
 from graphdedup import DedupBackend, DriverError, GraphDedupError, Tier, Topology
 from graphdedup.capabilities import CONSERVATIVE, HOPPER_580, for_device
+from graphdedup.driver import Draws
 from graphdedup.driver.simulated import SimulatedDriver
 from graphdedup.registry import Member, Registry
 from seam.backend import SegmentInfo
@@ -178,6 +180,24 @@ def test_a_driver_that_fails_at_replay_is_a_driver_that_refuses(monkeypatch: pyt
     bench.check(third, second, first, third)
 
 
+def test_clusters_that_a_failed_update_left_behind_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3, D6: the update of a graph with clusters changed the executable and then failed; its first graph sets none."""
+    bench = Bench()
+    plain = bench.fold(1)
+    update = bench.driver.update
+
+    def failing(executable: Any, raw: Any) -> Any:
+        update(executable, raw)
+        raise DriverError("the driver is unwell", remedy="none")
+
+    monkeypatch.setattr(bench.driver, "update", failing)
+    clustered = bench.fold(2, cluster=2)
+    monkeypatch.undo()
+    assert clustered.group is not plain.group
+    bench.outs[plain.id] = bench.outs[plain.id][0], 101  # clusters of one block
+    bench.check(plain, clustered, plain)
+
+
 def test_a_member_that_cannot_even_be_instantiated_falls_back_to_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """D6: never fatal; the wrapped backend's own replay takes over, with right results."""
     device = SimulatedDevice(8 << 20, profile=DriverProfile(refuse_nth_update=2))
@@ -208,10 +228,14 @@ def test_a_member_that_cannot_even_be_instantiated_falls_back_to_the_backend(mon
 
 
 def test_a_capture_that_cannot_be_instantiated_fails_where_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And leaks nothing: the graph goes back through destroy_graph, the scope fails, the pool captures again."""
+    """S14: the graph goes back through destroy_graph, the scope fails, nothing leaks, the pool captures again."""
     device = SimulatedDevice(8 << 20)
-    dedup = DedupBackend(SimulatedBackend(device), enabled=True)
+    inner = SimulatedBackend(device)
+    dedup = DedupBackend(inner, enabled=True)
     assert dedup.registry is not None
+    handed_back: list[Any] = []
+    destroy_graph = inner.destroy_graph
+    monkeypatch.setattr(inner, "destroy_graph", lambda handle: (handed_back.append(handle), destroy_graph(handle)))
 
     def failing(raw: Any) -> Any:
         raise DriverError("out of memory", remedy="none")
@@ -222,6 +246,7 @@ def test_a_capture_that_cannot_be_instantiated_fails_where_it_is_captured(monkey
     with pytest.raises(DriverError, match="out of memory"), seam.capture(graph):
         x + 1
     monkeypatch.undo()
+    assert len(handed_back) == 1
     assert graph.state is seam.GraphState.FAILED
     assert dedup.registry.members == {}
     assert dedup.registry.groups() == []
@@ -295,6 +320,70 @@ def test_child_graphs_are_part_of_the_record() -> None:
     assert exported.nodes[0].child is not None
     assert [node.kind for node in exported.nodes[0].child.nodes] == ["kernel", "kernel"]
     assert Topology.from_json(exported.to_json()) == exported
+
+
+def test_clusters_inside_child_graphs_are_not_shared() -> None:
+    """D3: nobody says (1, 1, 1) there, so a kernel without clusters would run with those of a sibling's child."""
+    bench = Bench()
+    members = []
+    for value, cluster in ((1.0, 2), (2.0, 0), (3.0, 2)):
+        child, out = bench.graph(value, cluster=cluster)
+        parent = bench.device.new_graph()
+        parent.add_node("child_graph", graph=child)
+        member = bench.registry.fold(parent, SegmentInfo())
+        bench.outs[member.id] = out, value + 100 * cluster
+        members.append(member)
+    assert bench.execs == 2
+    assert bench.registry.counters.refused == 0
+    bench.check(*members, *reversed(members), *members)
+
+
+def test_what_cannot_be_read_inside_a_child_graph_forbids_sharing() -> None:
+    """D3: each of two equal parents gets an executable of its own, and the reason names the node and the child's node."""
+    bench = Bench(DriverProfile(driver_branch=550, readable_preferred_cluster=False, carries_preferred_cluster="stale"))
+    for value in (1.0, 2.0):
+        child, _ = bench.graph(value, cluster=2)
+        parent = bench.device.new_graph()
+        parent.add_node("child_graph", graph=child)
+        member = bench.registry.fold(parent, SegmentInfo())
+        assert member.reason.startswith("node 0 (child graph): node 0 (kernel): preferred_cluster cannot be read")
+    assert bench.execs == 2
+    assert bench.registry.counters.updates == bench.registry.counters.refused == 0
+
+
+@pytest.mark.parametrize("difference", ["cooperative", "context", "direction", "rows"])
+def test_what_no_update_changes_is_not_even_offered(difference: str) -> None:
+    """D3: two graphs that differ in it have other records, so that the driver has nothing to refuse."""
+    bench = Bench()
+    out, source = torch.zeros(64), torch.zeros(64)
+    for other in (False, True):
+        graph = bench.device.new_graph()
+        if difference == "cooperative":
+            graph.add_kernel("write", write_cluster, (out, 1.0), attributes={"cooperative": int(other)})
+        elif difference == "context":
+            graph.add_kernel("write", write_cluster, (out, 1.0), context=99 if other else None)
+        elif difference == "direction":
+            graph.add_node("memcpy", target=out, source=source, direction="h2d" if other else "d2d")
+        else:
+            graph.add_node("memset", target=out, size_bytes=4, height=3 if other else 2, pitch_bytes=8)
+        bench.registry.fold(graph, SegmentInfo())
+    assert bench.execs == 2
+    assert bench.registry.counters.refused == 0
+
+
+@pytest.mark.parametrize(("vouched", "execs"), [(False, 0), (True, 1)])
+def test_a_graph_that_may_draw_folds_on_the_callers_word_only(
+    vouched: bool, execs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D12: where it cannot be told whether a graph draws, it keeps torch's own executable."""
+    bench = Bench(draws_vouched=vouched)
+    walk = bench.driver.walk
+    monkeypatch.setattr(bench.driver, "walk", lambda raw: dataclasses.replace(walk(raw), draws=Draws.UNKNOWN))
+    members = [bench.fold(1), bench.fold(2)]
+    assert bench.execs == execs
+    assert ["D12" in member.reason for member in members] == [not vouched] * 2
+    if vouched:
+        bench.check(*members)
 
 
 def test_the_error_that_a_refusal_leaves_behind_is_consumed() -> None:
@@ -409,6 +498,25 @@ def test_the_executable_goes_before_the_graph_it_was_made_from() -> None:
     assert calls == ["graph", "exec", "graph"]
 
 
+def test_a_release_that_fails_hands_the_graph_back_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S14: the driver cannot destroy the executable; the wrapped backend's graph goes nevertheless."""
+    dedup = DedupBackend(SimulatedBackend(SimulatedDevice(8 << 20)), enabled=True)
+    assert dedup.registry is not None
+    graph = seam.BreakableGraph(dedup)
+    x = torch.zeros(4)
+    with seam.capture(graph):
+        x + 1
+    source = graph.segments[0].inner.graph
+
+    def failing(executable: Any) -> None:
+        raise DriverError("the driver is unwell", remedy="none")
+
+    monkeypatch.setattr(dedup.registry.driver, "destroy", failing)
+    with pytest.raises(DriverError, match="unwell"):
+        graph.close()
+    assert source.destroyed
+
+
 def test_a_member_is_released_once() -> None:
     bench = Bench()
     member = bench.fold(1)
@@ -416,6 +524,35 @@ def test_a_member_is_released_once() -> None:
     with pytest.raises(GraphDedupError, match="released already"):
         bench.registry.release(member)
     assert bench.execs == 0
+
+
+@pytest.mark.parametrize("intruder", ["replay", "fold"])
+def test_nothing_comes_between_an_update_and_its_launch(intruder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D10: a thread that replays a sibling, or folds another graph, re-points the executable; it has to wait."""
+    bench = Bench()
+    first, second = bench.fold(1), bench.fold(2)
+    launch, done = bench.driver.launch, threading.Event()
+
+    def intrude() -> None:
+        if intruder == "replay":
+            bench.check(second)
+        else:
+            bench.fold(3)
+        done.set()
+
+    thread = threading.Thread(target=intrude)
+
+    def late(executable: Any) -> None:
+        if thread.ident is None:
+            thread.start()
+            done.wait(0.2)  # its chance to get in between
+        launch(executable)
+
+    monkeypatch.setattr(bench.driver, "launch", late)
+    bench.check(first)
+    thread.join(30)
+    assert done.is_set()
+    bench.check(second, first)
 
 
 def test_two_threads_on_one_executable_each_get_their_own_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ DIFFERENT: dict[str, bytes] = {
     "edge direction": record(GraphRecord((KERNEL, KERNEL), (EdgeRecord(1, 0),))),
     "edge data": record(GraphRecord((KERNEL, KERNEL), (EdgeRecord(0, 1, (1, 0, 1)),))),
     "child": record(with_node(kind="child_graph", child=CHAIN)),
+    "nodes of the child": record(with_node(kind="child_graph", child=GraphRecord((KERNEL,), ()))),
+    "edges of the child": record(with_node(kind="child_graph", child=GraphRecord((KERNEL, KERNEL), ()))),
     "instantiate flags": record(flags=9),
     "context": record(device=dataclasses.replace(DEVICE, context=0x1235)),
     "device": record(device=dataclasses.replace(DEVICE, ordinal=1)),
