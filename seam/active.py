@@ -1,11 +1,11 @@
-"""Which capture scope this thread is in. Scopes are per thread (rule S12)."""
+"""What this thread is in the middle of: a capture scope, and replays with breaks. Both are per thread (rule S12)."""
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["current", "recording", "set_current"]
+__all__ = ["current", "pools_in_replay", "recording", "set_current"]
 
 
 class _Scope(Protocol):
@@ -15,6 +15,9 @@ class _Scope(Protocol):
 
 class _ThreadState(threading.local):
     scope: _Scope | None = None
+
+    def __init__(self) -> None:
+        self.pools: list[Any] = []
 
 
 _state = _ThreadState()
@@ -28,6 +31,11 @@ def current() -> _Scope | None:
 def set_current(scope: _Scope | None) -> None:
     """Make ``scope`` this thread's scope."""
     _state.scope = scope
+
+
+def pools_in_replay() -> list[Any]:
+    """Pools of the graphs that this thread replays right now, the outermost first; theirs to append to and pop from."""
+    return _state.pools
 
 
 def recording() -> bool:

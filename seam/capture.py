@@ -85,7 +85,7 @@ class _CaptureScope:
             else:
                 given = slot.bind(result, kept=storages_of((args, kwargs)), where=name)
                 run = _with_writeback(body, name, args, kwargs, modes, given)
-            self.graph.breaks.append(Break(name, run, slot))
+            self.graph.breaks.append(Break(name, run, slot, given))
             self.begin_segment()
         except BaseException as error:
             # The rest of the forward would no longer be captured, even if someone above catches this (S7).

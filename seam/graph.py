@@ -37,11 +37,16 @@ class GraphState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """One break of a graph. ``run`` is the seam's closure: it calls the body and writes its result back (S2)."""
+    """One break of a graph. ``run`` is the seam's closure: it calls the body and writes its result back (S2).
+
+    ``given`` is what the captured program got in place of the result: segments bake its addresses, so it lives as long as
+    the graph (S5).
+    """
 
     name: str
     run: Callable[[], None]
     slot: Any = None
+    given: Any = None
 
 
 class BreakableGraph:
@@ -82,7 +87,8 @@ class BreakableGraph:
         """Run segment 0, break 0, segment 1, ... on the current stream (rule S1).
 
         Raises:
-            ReplayError: the graph is not captured; the message says in which state it is and why.
+            ReplayError: the graph is not captured (the message says in which state it is and why), this thread is capturing,
+            or it is inside a break of a graph of the same pool.
             BreakError: a break's result does not agree with what was captured; later segments did not run.
         """
         if self.state is not GraphState.CAPTURED:
@@ -98,11 +104,23 @@ class BreakableGraph:
                 remedy="replay it outside the capture, or inside a function marked with @seam.eager_break",
             )
         self.check_shape()
+        pools = active.pools_in_replay()
+        if any(pool is self.pool for pool in pools):
+            # It would write over what the outer graph's next segment reads: every graph of a pool uses the same memory.
+            raise ReplayError(
+                f"{self.label} cannot be replayed inside a break of a graph of the same pool",
+                rule="S5",
+                remedy="capture one of the two into a pool of its own",
+            )
         replay_graph = self.backend.replay_graph
-        for handle, at in zip(self.segments, self.breaks, strict=False):
-            replay_graph(handle)
-            at.run()
-        replay_graph(self.segments[-1])
+        pools.append(self.pool)
+        try:
+            for handle, at in zip(self.segments, self.breaks, strict=False):
+                replay_graph(handle)
+                at.run()
+            replay_graph(self.segments[-1])
+        finally:
+            pools.pop()
         self.replay_count += 1
 
     def check_shape(self) -> None:

@@ -45,25 +45,25 @@ SEAM: tuple[Mutation, ...] = (
         "S1",
         "all segments are replayed first, then all breaks",
         "seam/graph.py",
-        "            replay_graph(handle)\n            at.run()\n        replay_graph(self.segments[-1])\n",
-        "            replay_graph(handle)\n        replay_graph(self.segments[-1])\n"
-        "        for at in self.breaks:\n            at.run()\n",
+        "                replay_graph(handle)\n                at.run()\n            replay_graph(self.segments[-1])\n",
+        "                replay_graph(handle)\n            replay_graph(self.segments[-1])\n"
+        "            for at in self.breaks:\n                at.run()\n",
         (SEGMENTS,),
     ),
     Mutation(
         "S1",
         "the last segment is not replayed",
         "seam/graph.py",
-        "            at.run()\n        replay_graph(self.segments[-1])\n",
-        "            at.run()\n",
+        "                at.run()\n            replay_graph(self.segments[-1])\n",
+        "                at.run()\n",
         (SEGMENTS,),
     ),
     Mutation(
         "S1",
         "replay does not check the count of segments",
         "seam/graph.py",
-        "        self.check_shape()\n        replay_graph = ",
-        "        replay_graph = ",
+        "        self.check_shape()\n        pools = ",
+        "        pools = ",
         (SEGMENTS,),
     ),
     Mutation(
@@ -78,8 +78,8 @@ SEAM: tuple[Mutation, ...] = (
         "S2",
         "the caller's function is stored, its result is not written back",
         "seam/capture.py",
-        "self.graph.breaks.append(Break(name, run, slot))",
-        "self.graph.breaks.append(Break(name, functools.partial(body, *args, **kwargs), slot))",
+        "self.graph.breaks.append(Break(name, run, slot, given))",
+        "self.graph.breaks.append(Break(name, functools.partial(body, *args, **kwargs), slot, given))",
         (SEGMENTS,),
     ),
     Mutation(
@@ -272,6 +272,30 @@ SEAM: tuple[Mutation, ...] = (
         "        return flat.as_strided(part.size(), part.stride(), part.storage_offset())\n\n"
         "    args = tuple(bare(part) for part in args)\n\n"
         "    def run() -> None:\n        with modes.entered():\n            if not isinstance(",
+        (SLOT,),
+    ),
+    Mutation(
+        "S5",
+        "the value of a NoWriteback is not kept",
+        "seam/capture.py",
+        "Break(name, run, slot, given)",
+        "Break(name, run, slot)",
+        (SLOT,),
+    ),
+    Mutation(
+        "S5",
+        "a graph is replayed inside a break of another one of its pool",
+        "seam/graph.py",
+        "        if any(pool is self.pool for pool in pools):\n",
+        "        if False:\n",
+        (SLOT,),
+    ),
+    Mutation(
+        "S5",
+        "a failed replay leaves its pool marked",
+        "seam/graph.py",
+        "        finally:\n            pools.pop()\n        self.replay_count += 1\n",
+        "        except KeyError:\n            raise\n        pools.pop()\n        self.replay_count += 1\n",
         (SLOT,),
     ),
     Mutation(

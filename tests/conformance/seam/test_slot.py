@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import weakref
 from typing import Any, NamedTuple
 
 import pytest
@@ -392,17 +393,14 @@ def test_bucket_b_does_not_take_what_bucket_a_crosses_a_break_with(backend: seam
 
 @pytest.mark.parametrize("written_back", [True, False])
 def test_the_arguments_of_a_break_stay_its_own(written_back: bool, backend: seam.GraphBackend, device: str) -> None:
-    """S5: a graph that was captured later on the same pool, and is replayed inside the break, does not write into them.
+    """S5: a graph that is captured later on the same pool does not get their memory.
 
-    The break sees x + 1; the other graph computes x + 100, of the same size.
+    The break sees x + 1 in it at each replay; the other graph's x + 100, of the same size, is read after that.
     """
     seen: list[float] = []
-    others: list[seam.BreakableGraph] = []
 
     @seam.eager_break
     def body(q: torch.Tensor) -> Any:
-        for other in others:
-            other.replay()
         seen.append(q[0].item())
         return q * 2 if written_back else seam.NoWriteback()
 
@@ -413,15 +411,84 @@ def test_the_arguments_of_a_break_stay_its_own(written_back: bool, backend: seam
         body(x + 1)
     with seam.capture(other, pool=pool):
         z = x + 100
-    others.append(other)
     seen.clear()
     for value in (1, 5, 2):
         x.fill_(value)
+        other.replay()
         graph.replay()
         assert z.tolist() == [value + 100] * 256
     assert seen == [2, 6, 3]
     graph.close()
     other.close()
+
+
+@pytest.mark.parametrize("own_pool", [True, False])
+def test_a_replay_inside_a_break_does_not_write_over_what_crosses_it(
+    own_pool: bool, backend: seam.GraphBackend, device: str
+) -> None:
+    """S5: ``middle`` crosses the break without being an argument; a later graph of the pool has its memory.
+
+    Replayed inside the break that one is refused, before a byte is written; from a pool of its own it is right.
+    """
+    inner: list[seam.BreakableGraph] = []
+
+    @seam.eager_break
+    def note() -> None:
+        for one in inner:
+            one.replay()
+
+    def forward() -> torch.Tensor:
+        middle = x + 1
+        note()
+        return middle * 10
+
+    pool = backend.new_pool()
+    x = torch.zeros(256, device=device)
+    graph, other = seam.BreakableGraph(backend), seam.BreakableGraph(backend)
+    with seam.capture(graph, pool=pool):
+        y = forward()
+    with seam.capture(other, pool=None if own_pool else pool):
+        z = x + 100
+    for value in (1, 5, 2):
+        x.fill_(value)
+        inner[:] = [other]
+        if own_pool:
+            graph.replay()
+            assert z.tolist() == [value + 100] * 256
+        else:
+            with pytest.raises(seam.ReplayError, match=r"same pool.*S5.*pool of its own"):
+                graph.replay()
+            inner.clear()
+            graph.replay()
+        assert y.tolist() == [(value + 1) * 10] * 256
+    other.replay()  # outside of the break it may be replayed, also after a failed replay
+    assert z.tolist() == [102] * 256
+    graph.close()
+    other.close()
+
+
+def test_the_value_of_a_no_writeback_lives_as_long_as_the_graph(backend: seam.GraphBackend, device: str) -> None:
+    """S5: a segment may bake its address."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    @seam.eager_break
+    def body() -> Any:
+        value = torch.full((4,), 7.0, device=device)
+        made.append(weakref.ref(value))
+        return seam.NoWriteback(value)
+
+    def forward() -> torch.Tensor:
+        return body() * 2
+
+    graph = seam.BreakableGraph(backend)
+    with seam.capture(graph):
+        y = forward()
+    assert made[0]() is not None
+    for _ in range(3):
+        graph.replay()
+        assert y.tolist() == [14] * 4
+    graph.close()
+    assert made[0]() is None
 
 
 def test_the_slot_refuses_layouts_without_one_storage() -> None:
