@@ -111,7 +111,7 @@ class _Captures:
     """Captures under way in the process, and what waits for their end: destroying any graph invalidates them all."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that the collector runs in here may come back through defer()
         self._open_count = 0
         self._waiting: list[CudaSegment] = []
 
