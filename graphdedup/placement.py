@@ -3,7 +3,7 @@
 An executable that changes its graph pays an update and an upload. Segments of different layers are often equal: with one
 executable for all of them every step pays one update per layer; with one per segment position a steady batch size pays
 none. The first is the default: it has the fewest executables, and an update runs on the host while the device is busy with
-the segment before (on an H200, 29 segments a step: 285 us of host time instead of 55, wall time equal).
+the segment before.
 """
 
 from __future__ import annotations

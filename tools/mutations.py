@@ -40,6 +40,18 @@ STREAMS = "tests/unit/simulated/test_simulated_streams.py"
 REPORT = "tests/unit/report/test_report_model.py"
 TEXT = "tests/unit/report/test_report_text.py"
 
+BARE_ARGUMENTS = (
+    "    import ctypes\n\n    import torch\n\n"
+    "    def bare(part: Any) -> Any:\n"
+    "        if not isinstance(part, torch.Tensor):\n            return part\n"
+    "        storage = part.untyped_storage()\n"
+    "        raw = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())\n"
+    "        flat = torch.frombuffer(raw, dtype=part.dtype)\n"
+    "        return flat.as_strided(part.size(), part.stride(), part.storage_offset())\n\n"
+    "    args = tuple(bare(part) for part in args)\n\n"
+)
+"""Holds the tensors among a break's arguments by their addresses only."""
+
 SEAM: tuple[Mutation, ...] = (
     Mutation(
         "S1",
@@ -247,15 +259,7 @@ SEAM: tuple[Mutation, ...] = (
         "the arguments of a break are held by a bare pointer",
         "seam/capture.py",
         "    def run() -> None:\n        with modes.entered():\n            copy_output(",
-        "    import ctypes\n\n    import torch\n\n"
-        "    def bare(part: Any) -> Any:\n"
-        "        if not isinstance(part, torch.Tensor):\n            return part\n"
-        "        storage = part.untyped_storage()\n"
-        "        raw = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())\n"
-        "        flat = torch.frombuffer(raw, dtype=part.dtype)\n"
-        "        return flat.as_strided(part.size(), part.stride(), part.storage_offset())\n\n"
-        "    args = tuple(bare(part) for part in args)\n\n"
-        "    def run() -> None:\n        with modes.entered():\n            copy_output(",
+        f"{BARE_ARGUMENTS}    def run() -> None:\n        with modes.entered():\n            copy_output(",
         (SLOT,),
     ),
     Mutation(
@@ -263,15 +267,7 @@ SEAM: tuple[Mutation, ...] = (
         "the arguments of a break without write-back are held by a bare pointer",
         "seam/capture.py",
         "    def run() -> None:\n        with modes.entered():\n            if not isinstance(",
-        "    import ctypes\n\n    import torch\n\n"
-        "    def bare(part: Any) -> Any:\n"
-        "        if not isinstance(part, torch.Tensor):\n            return part\n"
-        "        storage = part.untyped_storage()\n"
-        "        raw = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())\n"
-        "        flat = torch.frombuffer(raw, dtype=part.dtype)\n"
-        "        return flat.as_strided(part.size(), part.stride(), part.storage_offset())\n\n"
-        "    args = tuple(bare(part) for part in args)\n\n"
-        "    def run() -> None:\n        with modes.entered():\n            if not isinstance(",
+        f"{BARE_ARGUMENTS}    def run() -> None:\n        with modes.entered():\n            if not isinstance(",
         (SLOT,),
     ),
     Mutation(

@@ -35,18 +35,13 @@ def bindings() -> Any:
 
 
 _NEEDED = (
-    "cuGraphGetNodes",
-    "cuGraphGetEdges",
-    "cuGraphNodeGetType",
-    "cuGraphKernelNodeGetParams",
-    "cuGraphKernelNodeGetAttribute",
     "cuFuncGetParamInfo",
     "cuFuncGetName",
     "cuGraphInstantiate",
     "cuGraphExecGetFlags",
     "cuGraphUpload",
-    "cuGraphLaunch",
     "cuGraphExecDestroy",
+    "cuGraphKernelNodeSetAttribute",
 )
 
 

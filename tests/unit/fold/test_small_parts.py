@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import Any
 
@@ -36,6 +37,15 @@ def test_an_unknown_choice_is_an_error_that_lists_them(argument: str, listed: st
     given: dict[str, Any] = {argument: "best"}
     with pytest.raises(graphdedup.SettingsError, match=rf"{argument}='best' is unknown.*{listed}"):
         graphdedup.DedupBackend(seam.default_backend("cpu"), **given)
+
+
+def test_a_driver_library_that_is_too_old_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process itself stands for a library that has none of the calls."""
+    from graphdedup.driver import cuda_raw
+
+    monkeypatch.setattr(cuda_raw, "libcuda", lambda: ctypes.CDLL(None))
+    with pytest.raises(graphdedup.DriverError, match=r"cuGraph.*Remedy: install an NVIDIA driver for CUDA 12\.3"):
+        cuda_raw.raw_calls()
 
 
 def test_a_backend_without_a_driver_is_refused() -> None:
