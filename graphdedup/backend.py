@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from graphdedup import settings
+from graphdedup.capabilities import Capabilities
 from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.errors import GraphDedupError
 from graphdedup.placement import Placement
@@ -56,6 +57,8 @@ class DedupBackend:
         draws_vouched: True when the caller vouches that no captured graph draws random numbers. It matters on torch 2.12
             and newer, where that cannot be detected and graphs otherwise keep torch's own executable.
         driver: for a backend that is neither CUDA's nor simulated.
+        capabilities: what an update carries here; None takes what was measured before, or measures it now in a child process
+            (``GRAPHDEDUP_PROBE=0`` forbids that, and functions and clusters then stay in the key).
 
     Raises:
         DriverError: no driver can be had for ``inner``, such as CUDA without the ``cuda`` extra.
@@ -71,6 +74,7 @@ class DedupBackend:
         placement: Placement | str = Placement.GROUP,
         draws_vouched: bool = False,
         driver: GraphDriver | None = None,
+        capabilities: Capabilities | None = None,
     ) -> None:
         self.inner = inner
         self.enabled = settings.enabled(enabled)
@@ -81,6 +85,7 @@ class DedupBackend:
                 tier=settings.choice("tier", tier, Tier),
                 placement=settings.choice("placement", placement, Placement),
                 draws_vouched=draws_vouched,
+                capabilities=capabilities,
             )
         device = getattr(inner, "device", None)
         self._sessions = SessionLog(device if isinstance(device, torch.device) else torch.device("cpu"))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import typer
 
     from graphdedup.demo import DemoRequest
+    from graphdedup.probe.command import Probed
     from graphdedup.report import DemoResult, FootprintReport
 
 __all__ = ["build_app", "main"]
@@ -105,6 +106,21 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         return _run_demo(request, json_file)
 
     @app.command()
+    def probe(
+        device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+        device_index: Annotated[int, typer.Option(help="Which GPU, as torch counts the visible ones.")] = 0,
+        refresh: Annotated[bool, typer.Option("--refresh", help="Measure again, also where it was measured before.")] = False,
+        json_file: Annotated[Path | None, typer.Option("--json", help="Write the capabilities to this file.")] = None,
+    ) -> int:
+        """Measure what an update of an executable carries on a device, once, and keep it for every later process."""
+        from graphdedup.probe.command import probe_device
+
+        if json_file is not None:
+            _check_writable(json_file)
+        _write_and_print(probe_device(_resolve_device(device), index=device_index, refresh=refresh), json_file)
+        return OK
+
+    @app.command()
     def report(file: Annotated[Path, typer.Argument(help="A JSON file of the demo, or of a footprint.")]) -> int:
         """Print the table of a report file."""
         from graphdedup.report import read_report
@@ -171,6 +187,11 @@ def _run_demo(request: "DemoRequest", json_file: Path | None) -> int:
 
     with logging_to_stderr(logging.DEBUG if request.verbose else logging.INFO):
         result = run_demo(request)
+    _write_and_print(result, json_file)
+    return DIFFERS if result.mismatches else OK
+
+
+def _write_and_print(result: "DemoResult | Probed", json_file: Path | None) -> None:
     if json_file is not None:
         try:
             json_file.write_text(result.to_json() + "\n", encoding="utf-8")
@@ -178,10 +199,9 @@ def _run_demo(request: "DemoRequest", json_file: Path | None) -> int:
             _print_report(result)  # the numbers took a while: they are not lost with the file
             raise _not_writable(json_file, error.strerror or "cannot be written") from error
     _print_report(result)
-    return DIFFERS if result.mismatches else OK
 
 
-def _print_report(report: "DemoResult | FootprintReport") -> None:
+def _print_report(report: "DemoResult | FootprintReport | Probed") -> None:
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(report.to_text(color=color))
 

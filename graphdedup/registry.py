@@ -19,11 +19,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphdedup.capabilities import Capabilities, for_device
+from graphdedup.capabilities import Capabilities
+from graphdedup.clusters import ClusterUse, Use, uses
 from graphdedup.driver.protocol import Draws, GraphDriver, UpdateResult, Verdict
 from graphdedup.errors import DriverError, GraphDedupError
 from graphdedup.footprint import host_rss_bytes
 from graphdedup.placement import Placement
+from graphdedup.probe.known import capabilities_for
 from graphdedup.signature import Tier, forbids_sharing, key, record_bytes
 from seam.backend import SegmentInfo
 
@@ -54,6 +56,7 @@ class Group:
     bucket: tuple[int, str] | None
     """(lane, key) under which other members find it; None when nobody may join."""
     executable: Executable
+    clusters: ClusterUse
     members: set[int] = field(default_factory=set)
 
 
@@ -67,6 +70,8 @@ class Member:
     node_count: int = 0
     clustered: int = 0
     """A bit for each node that sets a cluster dimension."""
+    uses: tuple[Use, ...] = ()
+    """Function and cluster dimension of each node, until the member has found its group."""
     group: Group | None = None
     """None when the graph keeps the executable of its own backend; ``reason`` then says why."""
     left: Group | None = None
@@ -98,7 +103,7 @@ class Registry:
         driver: executes for the device.
         tier: how much of a graph its key holds.
         placement: which of the members that could share an executable do.
-        capabilities: what an update carries here; by default what is known of the driver's device.
+        capabilities: what an update carries here; by default what is known of the driver's device, which may measure it.
         draws_vouched: the caller vouches that no captured graph draws random numbers, where that cannot be detected.
     """
 
@@ -114,7 +119,7 @@ class Registry:
         self.driver = driver
         self.tier = tier
         self.placement = placement
-        self.capabilities = capabilities or for_device(driver.identity)
+        self.capabilities = capabilities or capabilities_for(driver)
         self.draws_vouched = draws_vouched
         self.counters = Counters()
         self.members: dict[int, Member] = {}
@@ -155,8 +160,10 @@ class Registry:
         """The member's record bytes and why it may not share, or None and why it must be passed through."""
         began = time.perf_counter()
         try:
-            record = self.driver.walk(member.raw)
+            identity, flags = self.driver.identity, self.driver.instantiate_flags
+            record = self.driver.walk(member.raw, self.capabilities.reads(flags))
             member.node_count = len(record.nodes)
+            member.uses = uses(record.nodes)
             member.clustered = sum(1 << index for index, node in enumerate(record.nodes) if any(node.cluster))
             if record.pass_through:
                 return None, record.pass_through
@@ -164,9 +171,8 @@ class Registry:
                 return None, "it draws random numbers, which only torch's own replay advances (rule D12)"
             if record.draws is Draws.UNKNOWN and not self.draws_vouched:
                 return None, "this torch does not tell whether the graph draws random numbers (rule D12)"
-            identity, flags = self.driver.identity, self.driver.instantiate_flags
             packed = record_bytes(record, identity, flags, self.capabilities, self.tier)
-            return packed, forbids_sharing(record, self.capabilities)
+            return packed, forbids_sharing(record)
         finally:
             self.counters.walk_seconds += time.perf_counter() - began
 
@@ -185,6 +191,8 @@ class Registry:
 
     def _try_join(self, member: Member, group: Group) -> bool:
         began = time.perf_counter()
+        if self._clusters_conflict(member, group):
+            return False
         with group.executable.lock:
             with self._tables:
                 if not group.members:
@@ -193,21 +201,33 @@ class Registry:
             result = self._update(group.executable, member)
         self.counters.fold_seconds += time.perf_counter() - began
         if result.accepted:
-            member.group = group
+            group.clusters.add(member.uses)
+            member.group, member.uses = group, ()
             return True
         self._refuse(member, result)
         self._leave(member, group)
         return False
 
+    def _clusters_conflict(self, member: Member, group: Group) -> bool:
+        """Whether a member of the group runs the same function with another cluster dimension, which is not carried (D3)."""
+        if self.capabilities.carries_cluster_alone:
+            return False
+        node = group.clusters.conflict(member.uses)
+        if node is None:
+            return False
+        reason = f"node {node} runs a function that a sibling runs with another cluster dimension (rule D3)"
+        self._note_refusal(reason, str(member.segment))
+        return True
+
     def _found(self, member: Member, record: bytes, bucket: tuple[int, str] | None) -> None:
         """Found a group on the member's own graph; without a bucket nobody else may join it."""
-        group = Group(record, bucket, self._instantiate(member), {member.id})
+        group = Group(record, bucket, self._instantiate(member), ClusterUse(member.uses), {member.id})
         with self._tables:
             self._groups.add(group)
             if bucket is not None:
                 self._buckets.setdefault(bucket, []).append(group)
             self.counters.peak_execs = max(self.counters.peak_execs, len(self._groups))
-        member.group = group
+        member.group, member.uses = group, ()
 
     def _leave(self, member: Member, group: Group) -> None:
         """Take a member out of a group; the last one frees the executable (D9). Holds no executable's lock."""
@@ -255,7 +275,7 @@ class Registry:
         Which nodes these are is known only as members join, so the older ones are completed at their next update.
         """
         missing = executable.clustered & ~member.clustered
-        if missing:
+        if missing and self.capabilities.mends_unset_cluster:
             nodes = [index for index in range(missing.bit_length()) if missing >> index & 1]
             self.driver.set_unit_clusters(member.raw, nodes)
             member.clustered |= missing

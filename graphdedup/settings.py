@@ -9,10 +9,14 @@ from typing import TypeVar
 
 from graphdedup.errors import SettingsError
 
-__all__ = ["DISABLE", "choice", "enabled", "parse_switch"]
+__all__ = ["CACHE", "DISABLE", "PROBE", "choice", "enabled", "parse_switch", "probe"]
 
 DISABLE = "GRAPHDEDUP_DISABLE"
 """Environment switch: ``1`` or ``true`` leaves every graph to the wrapped backend (rule D14)."""
+PROBE = "GRAPHDEDUP_PROBE"
+"""Environment switch: ``0`` or ``false`` never measures a device on its own; only the cache is read (rule D3)."""
+CACHE = "GRAPHDEDUP_CACHE"
+"""Environment variable: the folder in which measured capabilities are kept."""
 
 _E = TypeVar("_E", bound=enum.StrEnum)
 _WORDS = {"1": True, "true": True, "0": False, "false": False}
@@ -40,6 +44,18 @@ def enabled(given: bool | None, environment: Mapping[str, str] | None = None) ->
         return given
     text = (os.environ if environment is None else environment).get(DISABLE)
     return True if text is None else not parse_switch(DISABLE, text)
+
+
+def probe(given: bool | None, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether a device may be measured: ``given`` if it is not None, else what :data:`PROBE` says, else True.
+
+    Raises:
+        SettingsError: the environment holds something that is no switch.
+    """
+    if given is not None:
+        return given
+    text = (os.environ if environment is None else environment).get(PROBE)
+    return True if text is None else parse_switch(PROBE, text)
 
 
 def choice(name: str, given: str, kind: type[_E]) -> _E:

@@ -17,7 +17,7 @@ from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, NodeRecord
 
 __all__ = ["Tier", "forbids_sharing", "key", "record_bytes"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class Tier(enum.StrEnum):
@@ -46,11 +46,10 @@ class _Held(NamedTuple):
 
     functions: bool
     clusters: bool
-    unreadable: bool
 
 
 def _node(node: NodeRecord, held: _Held) -> bytes:
-    parts = [_text(node.kind), _numbers(*node.fixed), _text("\0".join(node.unreadable) if held.unreadable else "")]
+    parts = [_text(node.kind), _numbers(*node.fixed), _text("\0".join(node.unreadable))]
     # A handle is an address, hence unsigned; its low 63 bits are packed and the sign kept apart.
     parts.append(_numbers(node.function >> 63, node.function & (2**63 - 1)) if held.functions else _field(b""))
     parts.append(_numbers(*node.cluster) if held.clusters else _field(b""))
@@ -79,13 +78,12 @@ def record_bytes(
 ) -> bytes:
     """Everything that must be equal before two graphs are tried on one executable (rules D3, D4).
 
-    Nodes and edges are written in the driver's order: the driver pairs nodes by it, so sorting them would make graphs
-    equal that it refuses.
+    ``record`` was walked with ``capabilities.reads(instantiate_flags)``. Nodes and edges are written in the order that it
+    has: the driver pairs nodes by it, so sorting them would make graphs equal that it refuses.
     """
     held = _Held(
         functions=tier is Tier.FUNCTION or not capabilities.carries_function,
         clusters=tier is Tier.FUNCTION or not capabilities.carries_cluster,
-        unreadable=not capabilities.trusts_unreadable,
     )
     major, minor = identity.compute_capability
     head = (
@@ -102,13 +100,11 @@ def key(record: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(record)
 
 
-def forbids_sharing(record: GraphRecord, capabilities: Capabilities) -> str:
+def forbids_sharing(record: GraphRecord) -> str:
     """Why this graph may not share an executable, or an empty string (rule D3)."""
-    if capabilities.trusts_unreadable:
-        return ""
     for index, node in enumerate(record.nodes):
         if node.unreadable:
             return f"node {index} ({node.kind}): {', '.join(node.unreadable)} cannot be read and could be in use"
-        if node.child is not None and (reason := forbids_sharing(node.child, capabilities)):
+        if node.child is not None and (reason := forbids_sharing(node.child)):
             return f"node {index} (child graph): {reason}"
     return ""

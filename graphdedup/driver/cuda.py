@@ -12,8 +12,9 @@ import torch
 from graphdedup.driver.cuda_anchor import anchor_of
 from graphdedup.driver.cuda_calls import bindings, call, driver_branch, libcuda, update_exec
 from graphdedup.driver.cuda_raw import raw_calls
+from graphdedup.driver.cuda_settle import Settler
 from graphdedup.driver.cuda_walk import GraphReader
-from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, UpdateResult
+from graphdedup.driver.protocol import NOTHING_MORE, DeviceIdentity, GraphRecord, Reads, UpdateResult
 from graphdedup.topology import Topology
 from seam.cuda_streams import LaunchStreams
 
@@ -43,6 +44,7 @@ class CudaDriver:
         version, branch = driver_branch()
         with torch.cuda.device(device):
             context = int(call(self._driver.cuCtxGetCurrent(), "cuCtxGetCurrent"))
+            self._settler = Settler(self._driver)
         self._identity = DeviceIdentity(
             kind="cuda",
             name=torch.cuda.get_device_name(device),
@@ -71,9 +73,9 @@ class CudaDriver:
         """The ``cudaGraph_t`` of a :class:`seam.cuda.CudaSegment`."""
         return int(handle.graph.raw_cuda_graph())
 
-    def walk(self, raw: int) -> GraphRecord:
+    def walk(self, raw: int, reads: Reads = NOTHING_MORE) -> GraphRecord:
         """Read what the key is made of."""
-        return self._reader().record(raw)
+        return self._reader(reads).record(raw)
 
     def topology(self, raw: int, *, label: str = "") -> Topology:
         """Read everything that the driver tells."""
@@ -104,6 +106,7 @@ class CudaDriver:
         with self._device_current():
             result, node, from_node = update_exec(executable, raw)
         if result.accepted:
+            self._settler.note_update(executable)
             return result
         handles = raw_calls().nodes(raw)
         index = handles.index(node) if node in handles else None
@@ -131,34 +134,44 @@ class CudaDriver:
         call(self._driver.cuGraphUpload(self._driver.CUgraphExec(executable), self._stream()), "cuGraphUpload")
 
     def launch(self, executable: int) -> None:
-        """Launch on the current stream."""
+        """Launch on the current stream; after an update behind a kernel of nothing, see :mod:`.cuda_settle`."""
         if torch.cuda.current_device() != self._device.index:
             with torch.cuda.device(self._device):
                 self.launch(executable)
             return
-        result = self._launch(executable, self._launches.note_current())
+        stream = self._launches.note_current()
+        self._settler.before_launch(executable, stream)
+        result = self._launch(executable, stream)
         if result:
             call((self._driver.CUresult(result),), "cuGraphLaunch")
+        self._settler.note_launch(executable, stream)
 
     def destroy(self, executable: int) -> None:
-        """Destroy an executable, in flight or not. Relaxed, so that a capture of this thread is not invalidated by it."""
-        driver = self._driver
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = call(driver.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
-        try:
-            call(driver.cuGraphExecDestroy(driver.CUgraphExec(executable)), "cuGraphExecDestroy")
-        finally:
-            driver.cuThreadExchangeStreamCaptureMode(before)
+        """Destroy an executable, in flight or not."""
+        with self._relaxed():
+            call(self._driver.cuGraphExecDestroy(self._driver.CUgraphExec(executable)), "cuGraphExecDestroy")
+            self._settler.forget(executable)
 
     def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
         """None: on a GPU bytes are measured."""
         return None
 
-    def _reader(self) -> GraphReader:
-        return GraphReader(self._driver, self.philox_pointers)
+    def _reader(self, reads: Reads = NOTHING_MORE) -> GraphReader:
+        return GraphReader(self._driver, self.philox_pointers, reads)
 
     def _stream(self) -> Any:
         return self._driver.CUstream(self._launches.note_current())
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Calls that are unsafe while something is captured, and that no capture of this process minds."""
+        driver = self._driver
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = call(driver.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
+        try:
+            yield
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
 
     @contextmanager
     def _device_current(self) -> Iterator[None]:

@@ -37,6 +37,7 @@ def bindings() -> Any:
 _NEEDED = (
     "cuFuncGetParamInfo",
     "cuFuncGetName",
+    "cuFuncLoad",
     "cuGraphInstantiate",
     "cuGraphExecGetFlags",
     "cuGraphUpload",
@@ -81,6 +82,7 @@ _VERDICTS = (
     Verdict.ATTRIBUTES_CHANGED,
 )
 _UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+_NOT_SUPPORTED = 801  # what an update with memory nodes answers instead
 
 
 @cache
@@ -103,6 +105,8 @@ def update_exec(executable: int, graph: int) -> tuple[UpdateResult, int, int]:
     code = libcuda().cuGraphExecUpdate_v2(ctypes.c_void_p(executable), ctypes.c_void_p(graph), ctypes.byref(info))
     if code == 0:
         return UpdateResult(Verdict.SUCCESS), 0, 0
+    if code == _NOT_SUPPORTED:
+        return UpdateResult(Verdict.NOT_SUPPORTED), 0, 0
     if code != _UPDATE_FAILURE:
         call((code,), "cuGraphExecUpdate")
     known = 0 < info.result < len(_VERDICTS)

@@ -7,8 +7,10 @@ The walk never stops at a node that it cannot read (rule D3): what the driver wo
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any, NamedTuple
 
+from graphdedup.driver.attributes import ATTRIBUTES, VALUE_BYTES, Effect
 from graphdedup.driver.cuda_calls import call
 from graphdedup.driver.cuda_raw import (
     CLUSTER,
@@ -19,7 +21,7 @@ from graphdedup.driver.cuda_raw import (
     KernelParams,
     raw_calls,
 )
-from graphdedup.driver.protocol import Draws, EdgeRecord, GraphRecord, NodeRecord
+from graphdedup.driver.protocol import NOTHING_MORE, Draws, EdgeRecord, GraphRecord, NodeRecord, Reads
 from graphdedup.topology import Edge, Node, Subgraph
 
 __all__ = ["GraphReader"]
@@ -43,14 +45,8 @@ _KINDS = {
 _KERNEL = 0
 _FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
 
-# Of CUlaunchAttributeID: what the export tells besides.
-_EXPORTED = {
-    "cooperative": 2,
-    "cluster_scheduling_policy": 5,
-    "priority": 8,
-    "mem_sync_domain": 10,
-    "shared_memory_carveout": 14,
-}
+_EXPORTED = ("cooperative", "cluster_scheduling_policy", "priority", "mem_sync_domain", "shared_memory_carveout")
+_COMPILED = ("REQUIRED_CLUSTER_WIDTH", "REQUIRED_CLUSTER_HEIGHT", "REQUIRED_CLUSTER_DEPTH", "LOCAL_SIZE_BYTES")
 
 
 class _Layout(NamedTuple):
@@ -59,6 +55,13 @@ class _Layout(NamedTuple):
     sizes: tuple[int, ...]
     last_offset: int
     pointers: Any
+
+
+class _Compiled(NamedTuple):
+    """What a function was compiled for, which its nodes do not tell."""
+
+    cluster: tuple[int, int, int]
+    local_bytes: int
 
 
 class GraphReader:
@@ -70,15 +73,21 @@ class GraphReader:
         driver: ``cuda.bindings.driver``.
         philox_pointers: addresses that a kernel holds when it draws random numbers, as the eight bytes that stand in its
             parameters; None when they are not known on this torch.
+        reads: what a record needs besides what every record has.
     """
 
-    def __init__(self, driver: Any, philox_pointers: tuple[bytes, ...] | None = ()) -> None:
+    def __init__(self, driver: Any, philox_pointers: tuple[bytes, ...] | None = (), reads: Reads = NOTHING_MORE) -> None:
         self._driver = driver
         self._philox_pointers = philox_pointers
-        self._calls = raw_calls()
+        self._reads = reads
+        asked = [name for name in reads.attributes if not ATTRIBUTES[name].needs_clusters]
+        self._rare = [name for name in reads.attributes if ATTRIBUTES[name].needs_clusters]
+        self._no_rare = bytes(VALUE_BYTES * len(self._rare))
+        self._calls = raw_calls(tuple(ATTRIBUTES[name].number for name in asked))
         self._layouts: dict[int, _Layout | None] = {}
-        self._interned: dict[tuple[int, int, tuple[int, int, int]], NodeRecord] = {}
+        self._interned: dict[tuple[Any, ...], NodeRecord] = {}
         self._names: dict[int, str] = {}
+        self._compiled: dict[int, _Compiled] = {}
 
     # The record
 
@@ -117,23 +126,69 @@ class GraphReader:
             nodes.append(node)
         if self._drawn(blocks):
             draws = Draws.YES
+        return GraphRecord(tuple(nodes), self._edges(raw, handles), draws, pass_through)
+
+    def _edges(self, raw: int, handles: list[int]) -> tuple[EdgeRecord, ...]:
+        """Edges by the node that waits, in the order of its dependencies.
+
+        The driver lists a graph's edges by source, so where a node waits for several it is asked for their order.
+        """
         places = {handle: place for place, handle in enumerate(handles)}
-        edges = tuple([EdgeRecord(places[source], places[target], data) for source, target, data in calls.edges(raw)])
-        return GraphRecord(tuple(nodes), edges, draws, pass_through)
+        incoming: dict[int, list[tuple[int, tuple[int, int, int]]]] = {handle: [] for handle in handles}
+        for source, target, data in self._calls.edges(raw):
+            incoming[target].append((source, data))
+        edges: list[EdgeRecord] = []
+        for target, sources in incoming.items():
+            if len(sources) > 1:
+                sources = self._calls.dependencies(target)
+            place = places[target]
+            edges += [EdgeRecord(places[source], place, data) for source, data in sources]
+        return tuple(edges)
 
     def _kernel_record(self, handle: int) -> tuple[NodeRecord, bool, bytes | None]:
         """The node, whether it is device-updatable, and its parameters (None: the driver does not tell them)."""
         kernel = self._calls.kernel(handle)
         if kernel is None:
             return self._partly_readable(handle)
-        key = (kernel.cooperative, kernel.func or kernel.kern, kernel.cluster)
+        sizes = kernel.sizes if self._reads.geometry else ()
+        compiled = self._compiled_facts(kernel)
+        cluster = kernel.cluster if any(kernel.cluster) else compiled.cluster
+        # A kernel without clusters has the same record whatever it says of what only clusters use.
+        rare, unreadable = self._read_rare(handle) if self._rare and any(cluster) else (self._no_rare, ())
+        key = (kernel.cooperative, kernel.func or kernel.kern, cluster, sizes, kernel.more, rare, unreadable)
         record = self._interned.get(key)
         if record is None:
-            # Only a kernel with clusters could use a preferred cluster dimension.
-            hidden = any(kernel.cluster) and self._calls.attribute(handle, PREFERRED_CLUSTER) is None
-            record = NodeRecord("kernel", key[:1], key[1], key[2], ("preferred cluster dimension",) if hidden else ())
-            self._interned[key] = record
+            fixed = (kernel.cooperative, compiled.local_bytes, *sizes, *_words(kernel.more), *_words(rare))
+            record = self._interned[key] = NodeRecord("kernel", fixed, key[1], cluster, unreadable)
         return record, kernel.device_updatable != 0, self._parameter_block(kernel)
+
+    def _compiled_facts(self, params: KernelNode | KernelParams) -> _Compiled:
+        """The function's own cluster dimension (zeros: none), and its local memory."""
+        function = params.function
+        if function not in self._compiled:
+            driver = self._driver
+            prefix = "CU_FUNC_ATTRIBUTE_"
+            wanted = [getattr(driver.CUfunction_attribute, prefix + name) for name in _COMPILED]
+            if params.func:
+                told = [driver.cuFuncGetAttribute(attribute, driver.CUfunction(params.func)) for attribute in wanted]
+            else:
+                kernel, device = driver.CUkernel(params.kern), call(driver.cuCtxGetDevice(), "cuCtxGetDevice")
+                told = [driver.cuKernelGetAttribute(attribute, kernel, device) for attribute in wanted]
+            # A driver that does not know the attributes has no clusters.
+            x, y, z, local_bytes = (int(result[1]) if result[0] == 0 else 0 for result in told)
+            self._compiled[function] = _Compiled((x, y, z), local_bytes)
+        return self._compiled[function]
+
+    def _read_rare(self, handle: int) -> tuple[bytes, tuple[str, ...]]:
+        """Values of the attributes that only a kernel with clusters can use, and which of them the driver does not tell."""
+        values, unreadable = [], []
+        for name in self._rare:
+            value = self._calls.value(handle, ATTRIBUTES[name].number)
+            if value is not None:
+                values.append(value)
+            elif ATTRIBUTES[name].effect is Effect.BYTES:
+                unreadable.append(name)
+        return b"".join(values), tuple(unreadable)
 
     def _partly_readable(self, handle: int) -> tuple[NodeRecord, bool, bytes | None]:
         """The same for a kernel of which the driver does not tell everything: what is missing is named (rule D3)."""
@@ -141,13 +196,24 @@ class GraphReader:
             self._calls.attribute(handle, number) for number in (COOPERATIVE, CLUSTER, DEVICE_UPDATABLE)
         )
         params = self._calls.params(handle)
-        told = {"cooperative": cooperative, "cluster dimension": cluster, "parameters": params}
+        told = {"cooperative": cooperative, "cluster": cluster, "parameters": params}
         unreadable = [name for name, value in told.items() if value is None]
-        if cluster is not None and any(cluster):
-            unreadable.append("preferred cluster dimension")
-        fixed = -1 if cooperative is None else cooperative[0]
+        if params is not None:
+            compiled = self._compiled_facts(params)
+            cluster = compiled.cluster if cluster is not None and not any(cluster) else cluster
+        fixed = [-1 if cooperative is None else cooperative[0], -1 if params is None else compiled.local_bytes]
+        for name in self._reads.attributes:
+            attribute = ATTRIBUTES[name]
+            usable = cluster is None or any(cluster) or not attribute.needs_clusters
+            value = self._calls.value(handle, attribute.number) if usable else None
+            if value is not None:
+                fixed += [attribute.number, *_words(value)]
+            elif usable and attribute.effect is Effect.BYTES:
+                unreadable.append(name)
+        if self._reads.geometry and params is not None:
+            fixed += [*params.grid, *params.block, params.shared_bytes]
         function = 0 if params is None else params.function
-        record = NodeRecord("kernel", (fixed,), function, cluster or (0, 0, 0), tuple(unreadable))
+        record = NodeRecord("kernel", tuple(fixed), function, cluster or (0, 0, 0), tuple(unreadable))
         block = None if params is None else self._parameter_block(params)
         return record, updatable is not None and updatable[0] != 0, block
 
@@ -167,14 +233,16 @@ class GraphReader:
             copy = result[1]
             source = self._side(copy.srcMemoryType, copy.srcDevice, copy.srcHost)
             target = self._side(copy.dstMemoryType, copy.dstDevice, copy.dstHost)
-            return NodeRecord(kind, (source, target))
+            sizes = (int(copy.WidthInBytes), int(copy.Height), int(copy.Depth)) if self._reads.memcpy_extent else ()
+            return NodeRecord(kind, (source, target, *sizes))
         if kind == "memset":
             result = driver.cuGraphMemsetNodeGetParams(node)
             if result[0] != 0:
                 return NodeRecord(kind, unreadable=("parameters",))
             memset = result[1]
             if int(memset.height) <= 1:
-                return NodeRecord(kind, (int(memset.elementSize),))
+                extent = (int(memset.elementSize), int(memset.width)) if self._reads.memset_extent else ()
+                return NodeRecord(kind, extent)
             # Of a 2-D memset an update changes address and value only.
             return NodeRecord(kind, (int(memset.elementSize), int(memset.width), int(memset.height), int(memset.pitch)))
         return NodeRecord(kind)
@@ -268,8 +336,7 @@ class GraphReader:
         calls = self._calls
         handles = calls.nodes(raw)
         nodes = [self._export(index, handle) for index, handle in enumerate(handles)]
-        places = {handle: place for place, handle in enumerate(handles)}
-        return nodes, [Edge(source=places[a], target=places[b], data=data) for a, b, data in calls.edges(raw)]
+        return nodes, [Edge(source=edge.source, target=edge.target, data=edge.data) for edge in self._edges(raw, handles)]
 
     def _export(self, index: int, handle: int) -> Node:
         kind, node = _kind(self._calls.kind(handle)), self._driver.CUgraphNode(handle)
@@ -304,8 +371,8 @@ class GraphReader:
         calls = self._calls
         attributes: dict[str, int] = {}
         unreadable = []
-        for name, number in _EXPORTED.items():
-            value = calls.attribute(handle, number)
+        for name in _EXPORTED:
+            value = calls.attribute(handle, ATTRIBUTES[name].number)
             if value is None:
                 unreadable.append(name)
             else:
@@ -337,6 +404,11 @@ class GraphReader:
 
 def _kind(number: int | None) -> str:
     return _KINDS.get(number, f"unknown kind {number}") if number is not None else "unknown kind"
+
+
+def _words(values: bytes) -> tuple[int, ...]:
+    """Attribute values as numbers."""
+    return struct.unpack(f"<{len(values) // 8}q", values)
 
 
 def _packed_parameters(extra: int) -> bytes | None:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from graphdedup.topology import Topology
 
 __all__ = [
+    "NOTHING_MORE",
     "DeviceIdentity",
     "Draws",
     "EdgeRecord",
     "GraphDriver",
     "GraphRecord",
     "NodeRecord",
+    "Reads",
     "UpdateResult",
     "Verdict",
 ]
@@ -62,6 +64,22 @@ class UpdateResult:
         return self.verdict is Verdict.SUCCESS
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a walk reads of each node besides what every record has, because an update may not carry it here (rule D3)."""
+
+    attributes: tuple[str, ...] = ()
+    """Launch attributes, by the names of :data:`graphdedup.driver.attributes.ATTRIBUTES`."""
+    geometry: bool = False
+    """Grid, block and dynamic shared memory of kernels."""
+    memset_extent: bool = False
+    """Width and element size of 1-D memsets; those of 2-D ones are always read."""
+    memcpy_extent: bool = False
+
+
+NOTHING_MORE = Reads()
+
+
 class EdgeRecord(NamedTuple):
     """One dependency, as node indices in the driver's node order; ``data`` is (from port, to port, type)."""
 
@@ -74,10 +92,10 @@ class EdgeRecord(NamedTuple):
 class NodeRecord:
     """The part of one node that may matter to an update.
 
-    ``fixed`` holds what no update may change (cooperative launch, copy kind, memset dimensions). ``function`` is a
-    number that is equal for equal kernel functions, ``cluster`` the cluster dimension (zeros: none). ``unreadable``
-    names attributes that the driver would not tell and that this kernel could use (rule D3). ``child`` is set for a
-    child graph.
+    ``fixed`` holds what an update does not change here: cooperative launch, the local memory that a function was compiled
+    for, copy kind, memset dimensions, and what :class:`Reads` asked for. ``function`` is a number that is equal for equal
+    kernel functions, ``cluster`` the cluster dimension (zeros: none). ``unreadable`` names what was asked for and the driver
+    would not tell (rule D3). ``child`` is set for a child graph.
     """
 
     kind: str
@@ -90,7 +108,11 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class GraphRecord:
-    """A captured graph as the fold reads it. Nodes and edges are in the driver's own order, never sorted (rule D3)."""
+    """A captured graph as the fold reads it. Nodes are in the driver's own order, never sorted (rule D3).
+
+    Edges stand by the node that waits, and there in the order of its dependencies: an update pairs nodes by that order,
+    and a list of all edges of the graph does not show it.
+    """
 
     nodes: tuple[NodeRecord, ...]
     edges: tuple[EdgeRecord, ...]
@@ -131,7 +153,8 @@ class GraphDriver(Protocol):
     def raw(self, handle: Any) -> Any:
         """The captured graph behind a handle of the wrapped backend."""
 
-    def walk(self, raw: Any) -> GraphRecord: ...
+    def walk(self, raw: Any, reads: Reads = NOTHING_MORE) -> GraphRecord:
+        """Read what the key is made of: what every record has, and what ``reads`` asks for."""
 
     def topology(self, raw: Any, *, label: str = "") -> Topology: ...
 
@@ -151,7 +174,7 @@ class GraphDriver(Protocol):
         """Upload on the current stream, ahead of a launch."""
 
     def launch(self, executable: Any) -> None:
-        """Launch on the current stream."""
+        """Launch on the current stream. After an update it does what the driver needs for the update to be whole."""
 
     def destroy(self, executable: Any) -> None: ...
 

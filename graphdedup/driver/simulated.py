@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from graphdedup.driver.attributes import ATTRIBUTES, Effect
 from graphdedup.driver.protocol import (
+    NOTHING_MORE,
     DeviceIdentity,
     Draws,
     EdgeRecord,
     GraphRecord,
     NodeRecord,
+    Reads,
     UpdateResult,
     Verdict,
 )
@@ -30,7 +34,8 @@ class SimulatedDriver:
 
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
-        profile = device.profile
+        self._updated: weakref.WeakSet[SimulatedExec] = weakref.WeakSet()
+        self.profile = profile = device.profile
         self._identity = DeviceIdentity(
             kind="simulated",
             name=profile.name,
@@ -56,9 +61,9 @@ class SimulatedDriver:
         graph: SimulatedGraph = handle.graph
         return graph
 
-    def walk(self, raw: SimulatedGraph) -> GraphRecord:
+    def walk(self, raw: SimulatedGraph, reads: Reads = NOTHING_MORE) -> GraphRecord:
         """Read what the key is made of."""
-        nodes = tuple(self._record(node) for node in raw.nodes)
+        nodes = tuple(self._record(node, reads) for node in raw.nodes)
         pass_through = ""
         for index, node in enumerate(raw.nodes):
             if node.kind not in _FOLDABLE:
@@ -69,28 +74,41 @@ class SimulatedDriver:
                 pass_through = child.pass_through
             if pass_through:
                 break
-        edges = tuple(EdgeRecord(*edge) for edge in raw.edges)
+        incoming = enumerate(raw.structure().incoming)
+        edges = tuple(EdgeRecord(source, target, data) for target, sources in incoming for source, data in sources)
         return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through)
 
-    def _record(self, node: SimulatedNode) -> NodeRecord:
+    def _record(self, node: SimulatedNode, reads: Reads) -> NodeRecord:
         params: dict[str, Any] = node.describe()["params"] if node.kind in ("memcpy", "memset") else {}
         if node.kind == "kernel":
-            return NodeRecord(
-                "kernel",
-                (int(node.attributes["cooperative"]), node.context),
-                node.function_id,
-                node.cluster,
-                self._device.unreadable_attributes(node),
-            )
+            return self._kernel_record(node, reads)
         if node.kind == "memcpy":
-            return NodeRecord("memcpy", (_DIRECTIONS[params["direction"]], node.context))
+            extent: tuple[int, ...] = (params["size_bytes"],) if reads.memcpy_extent else ()
+            return NodeRecord("memcpy", (_DIRECTIONS[params["direction"]], node.context, *extent))
         if node.kind == "memset":
-            flat = params["height"] <= 1
-            extent = () if flat else (params["width_bytes"], params["height"], params["pitch_bytes"])
+            if params["height"] > 1:
+                extent = (params["width_bytes"], params["height"], params["pitch_bytes"], params["element_bytes"])
+            else:
+                extent = (params["width_bytes"], params["element_bytes"]) if reads.memset_extent else ()
             return NodeRecord("memset", (node.context, *extent))
         if (child := _child(node)) is not None:
-            return NodeRecord("child_graph", (node.context,), child=self.walk(child))
+            return NodeRecord("child_graph", (node.context,), child=self.walk(child, reads))
         return NodeRecord(node.kind, (node.context,))
+
+    def _kernel_record(self, node: SimulatedNode, reads: Reads) -> NodeRecord:
+        fixed: list[int] = [int(node.attributes["cooperative"]), node.context, node.local_bytes]
+        unreadable: list[str] = []
+        for name in reads.attributes:
+            attribute = ATTRIBUTES[name]
+            usable = any(node.clusters) or not attribute.needs_clusters
+            if name not in self.profile.unreadable:
+                value = node.attributes.get(name, 0) if usable else 0
+                fixed += [attribute.number, *(value if isinstance(value, tuple) else (value,))]
+            elif usable and attribute.effect is Effect.BYTES:
+                unreadable.append(name)
+        if reads.geometry:
+            fixed += [*node.grid, *node.block, node.shared_bytes]
+        return NodeRecord("kernel", tuple(fixed), node.function_id, node.clusters, tuple(unreadable))
 
     def topology(self, raw: SimulatedGraph, *, label: str = "") -> Topology:
         """Read everything that the device tells."""
@@ -147,7 +165,9 @@ class SimulatedDriver:
             result = self._device.update(executable, raw)
         except SimulatedDeviceError as error:
             raise _failed("update", error) from error
-        if result.verdict != "SUCCESS":
+        if result.verdict == "SUCCESS":
+            self._updated.add(executable)
+        else:
             self._device.get_last_error()
         name = raw.nodes[result.node].function if result.node is not None else ""
         detail = f"{name}: {result.detail}" if name and result.detail else name or result.detail
@@ -169,8 +189,11 @@ class SimulatedDriver:
             raise _failed("upload", error) from error
 
     def launch(self, executable: SimulatedExec) -> None:
-        """Launch on the current simulated stream; done when it returns."""
+        """Launch on the current simulated stream; done when it returns. After an update a kernel runs before it."""
         try:
+            if executable in self._updated:
+                self._device.run_kernel()
+                self._updated.discard(executable)
             self._device.launch(executable)
         except SimulatedDeviceError as error:
             raise _failed("launch", error) from error

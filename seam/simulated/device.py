@@ -25,6 +25,8 @@ __all__ = ["AUTO_FREE_ON_LAUNCH", "SimulatedDevice"]
 AUTO_FREE_ON_LAUNCH = 1
 """The instantiate flag that torch uses."""
 _ALL_FLAGS = 1 | 2 | 4 | 8
+_FIRST_ROOM_BYTES = 512
+"""Local memory that there is room for from the start: enough for a printf, too little for a kernel that needs 4 KB."""
 _contexts = itertools.count(1)
 
 
@@ -40,6 +42,8 @@ class SimulatedDevice:
         live_exec_count: executables that are not destroyed; ``peak_exec_count`` is the most there were at once.
         update_count: updates that were taken; ``refused_update_count`` are the others.
         instantiation_count, launch_count, destroy_count: calls that succeeded so far.
+        local_bytes: local memory a thread that there is room for; it grows with what is launched.
+        kernel_count: kernels that ran outside of graphs, as far as the device was told by :meth:`run_kernel`.
     """
 
     def __init__(self, memory_bytes: int = 512 << 20, *, poison: bool = True, profile: DriverProfile | None = None) -> None:
@@ -53,6 +57,8 @@ class SimulatedDevice:
         self.refused_update_count = 0
         self.launch_count = 0
         self.destroy_count = 0
+        self.kernel_count = 0
+        self.local_bytes = _FIRST_ROOM_BYTES
         self._pool_ids = itertools.count(1)
         self.graph_pool = 0
         """Pool of the memory nodes."""
@@ -107,9 +113,12 @@ class SimulatedDevice:
             self._offered += 1
             outcome = self._refused_by_profile(executable, graph)
             if outcome is None:
-                planned = plan_update(executable.program, graph, executable.flags, self.profile)
+                held, uploaded = executable.program, executable.uploaded
+                planned = plan_update(held, graph, executable.flags, self.profile, uploaded=uploaded)
                 if not isinstance(planned, SimulatedUpdateResult):
                     executable.swap(planned, graph)
+                    if self.profile.makes_room:
+                        self.local_bytes = max(self.local_bytes, planned.local_bytes)
                     self.update_count += 1
                     return SimulatedUpdateResult("SUCCESS")
                 outcome = planned
@@ -134,8 +143,9 @@ class SimulatedDevice:
         self._raise_pending()
         with self._lock:
             self._own(executable)
+            executable.uploaded = True
         with _bare_torch():
-            executable.program.bind()
+            executable.shown.bind()
 
     def launch(self, executable: SimulatedExec, *, prologue: bool = False) -> None:
         """Run every node, and return when all is done.
@@ -156,16 +166,27 @@ class SimulatedDevice:
                 problem = f"{executable!r} was launched on a stream that is being captured"
                 raise capture.invalidate(_invalid(problem, "launch it outside", "S6"))
             self.launch_count += 1
+            executable.uploaded = True
         with executable.running, _bare_torch():
-            program = executable.program
+            program, disabled = executable.thaw(), executable.disabled
+            room = max(self.local_bytes, executable.local_bytes)
+            self.local_bytes = max(self.local_bytes, program.local_bytes)  # which comes too late for this launch
             if not program.seeded:
-                program.run()
+                program.run(disabled, room)
             elif prologue:
                 program.cell.state = torch.get_rng_state()
-                program.run()
+                program.run(disabled, room)
             else:
                 with _generator_at(program.cell.state):
-                    program.run()
+                    program.run(disabled, room)
+
+    def run_kernel(self) -> None:
+        """A kernel ran outside of any graph. It computes nothing, but some drivers then see updated cluster dimensions.
+
+        Torch code outside of captures runs on the CPU and is not seen by the device, so this has to be said.
+        """
+        with self._lock:
+            self.kernel_count += 1
 
     def destroy(self, executable: SimulatedExec) -> None:
         """Free an executable; a launch of it that runs in another thread goes on to its end.
@@ -189,17 +210,30 @@ class SimulatedDevice:
         self._thread.pending = None
         return error
 
+    def set_enabled(self, executable: SimulatedExec, node: int, enabled: bool) -> None:
+        """Have launches leave a node out, or do it again. An update does not change this.
+
+        Raises:
+            SimulatedDeviceError: the node is no kernel, memcpy or memset of the executable; or it was destroyed.
+        """
+        self._raise_pending()
+        with self._lock:
+            self._own(executable)
+            nodes = executable.program.nodes
+            if not 0 <= node < len(nodes) or nodes[node].kind not in ("kernel", "memcpy", "memset"):
+                raise _invalid(f"node {node} of {executable!r} cannot be disabled", "name a kernel, memcpy or memset node")
+            executable.disabled = executable.disabled - {node} if enabled else executable.disabled | {node}
+
     def unreadable_attributes(self, node: SimulatedNode) -> tuple[str, ...]:
         """Names of attributes that the driver would not tell, and that this kernel could use."""
-        uses_clusters = node.kind == "kernel" and node.cluster != (0, 0, 0)
-        return ("preferred_cluster",) if uses_clusters and not self.profile.readable_preferred_cluster else ()
+        if node.kind != "kernel":
+            return ()
+        possible = self.profile.unreadable - self.profile.unsettable
+        return tuple(sorted(possible if any(node.clusters) else possible - {"preferred_cluster"}))
 
     def read_attributes(self, node: SimulatedNode) -> dict[str, Any]:
         """The attributes of a kernel node that the driver tells."""
-        told = dict(node.attributes)
-        if not self.profile.readable_preferred_cluster:
-            told.pop("preferred_cluster", None)
-        return told
+        return {name: value for name, value in node.attributes.items() if name not in self.profile.unreadable}
 
     def _own(self, executable: SimulatedExec) -> None:
         if not isinstance(executable, SimulatedExec):

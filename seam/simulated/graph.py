@@ -43,6 +43,16 @@ class SimulatedNode:
     shared_bytes: int = 0
     cluster: Dim3 = (0, 0, 0)
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    required_cluster: Dim3 = (0, 0, 0)
+    """The cluster dimension that the function was compiled for. A launch has it though the node tells none."""
+
+    local_bytes: int = 0
+    """Local memory that a thread of the function needs."""
+
+    @property
+    def clusters(self) -> Dim3:
+        """The cluster dimension of a launch; zeros: none."""
+        return self.cluster if any(self.cluster) else self.required_cluster
 
     @property
     def draws(self) -> bool:
@@ -62,6 +72,8 @@ class SimulatedNode:
                 "block": list(self.block),
                 "shared_bytes": self.shared_bytes,
                 "cluster": list(self.cluster),
+                "required_cluster": list(self.required_cluster),
+                "local_bytes": self.local_bytes,
                 "attributes": {
                     name: list(value) if isinstance(value, tuple) else value for name, value in self.attributes.items()
                 },
@@ -189,17 +201,29 @@ class SimulatedGraph:
         block: Dim3 = (1, 1, 1),
         shared_bytes: int = 0,
         cluster: Dim3 = (0, 0, 0),
+        required_cluster: Dim3 = (0, 0, 0),
+        local_bytes: int = 0,
         attributes: Mapping[str, Any] | None = None,
         context: int | None = None,
     ) -> int:
         """Add a kernel written in Python, and return its index.
 
         On launch ``call(launch_info, *args)`` runs, with tensors over the addresses that ``args`` had here. The name
-        stands for the function: give two different functions two names.
+        stands for the function: give two different functions two names. ``required_cluster`` is the cluster dimension that
+        the function was compiled for; nodes do not tell it. ``local_bytes`` is the local memory that one of its threads
+        needs: the first launch does nothing where an update brought it in and there is no room for it.
         """
         memory = self.device.memory
         params = HandParams(call, tuple(map_tensors(args, torch.Tensor, lambda tensor: TensorParam(tensor, memory))))
-        figures = {"function": name, "grid": grid, "block": block, "shared_bytes": shared_bytes, "cluster": cluster}
+        figures = {
+            "function": name,
+            "grid": grid,
+            "block": block,
+            "shared_bytes": shared_bytes,
+            "cluster": cluster,
+            "required_cluster": required_cluster,
+            "local_bytes": local_bytes,
+        }
         return self._add("kernel", params, after, figures, attributes, context)
 
     def add_call(
@@ -241,6 +265,7 @@ class SimulatedGraph:
         value: int = 0,
         height: int = 1,
         pitch_bytes: int = 0,
+        element_bytes: int = 1,
         callback: Callable[[], None] | None = None,
         graph: SimulatedGraph | None = None,
         condition: Callable[[], bool] | None = None,
@@ -252,8 +277,9 @@ class SimulatedGraph:
 
         - "memcpy": ``target``, ``source``, ``size_bytes`` (all of the target if None), ``direction``. Addresses and
           size are carried; another direction is PARAMETERS_CHANGED.
-        - "memset": ``target``, ``value``, ``size_bytes``; 2-D with ``height`` rows of ``size_bytes``, ``pitch_bytes``
-          apart. 1-D: everything is carried; 2-D: address and value, the extent is PARAMETERS_CHANGED.
+        - "memset": ``target``, ``value``, ``size_bytes``, ``element_bytes`` (1, 2 or 4); 2-D with ``height`` rows of
+          ``size_bytes``, ``pitch_bytes`` apart. 1-D: everything is carried; 2-D: address and value, the extent is
+          PARAMETERS_CHANGED.
         - "host": ``callback``. Carried.
         - "child_graph": ``graph``. Follows the rules of its own nodes.
         - "empty", "event_record", "event_wait" (``event``). Carried.
@@ -270,6 +296,7 @@ class SimulatedGraph:
             value=value,
             height=height,
             pitch_bytes=pitch_bytes,
+            element_bytes=element_bytes,
             callback=callback,
             graph=graph,
             condition=condition,

@@ -43,6 +43,7 @@ def node_params(
     value: int,
     height: int,
     pitch_bytes: int,
+    element_bytes: int,
     callback: Callable[[], None] | None,
     graph: Any,
     condition: Callable[[], bool] | None,
@@ -56,7 +57,7 @@ def node_params(
     if kind == "memcpy" and target is not None and source is not None:
         return _memcpy(device, target, source, size_bytes, direction)
     if kind == "memset" and target is not None:
-        return _memset(device, target, size_bytes, value, height, pitch_bytes)
+        return _memset(device, target, size_bytes, value, height, pitch_bytes, element_bytes)
     if kind == "host" and callback is not None:
         return OtherParams(callback=callback)
     if kind == "child_graph" and graph is not None:
@@ -89,15 +90,27 @@ def _memcpy(
 
 
 def _memset(
-    device: SimulatedDevice, target: torch.Tensor, size_bytes: int | None, value: int, height: int, pitch_bytes: int
+    device: SimulatedDevice,
+    target: torch.Tensor,
+    size_bytes: int | None,
+    value: int,
+    height: int,
+    pitch_bytes: int,
+    element_bytes: int,
 ) -> MemsetParams:
     to = TensorParam(target, device.memory)
     count = size_bytes if size_bytes is not None else to.span_bytes
-    if not 0 <= value <= 255:
-        raise ValueError(f"a memset sets bytes: value must be 0 to 255, not {value}")
+    if element_bytes not in (1, 2, 4):
+        raise ValueError(f"elements of a memset have 1, 2 or 4 bytes, not {element_bytes}")
+    if not 0 <= value < 256**element_bytes:
+        raise ValueError(
+            f"a memset of elements of {element_bytes} bytes: value must be 0 to {256**element_bytes - 1}, not {value}"
+        )
+    if count % element_bytes:
+        raise ValueError(f"memset of {count} bytes in elements of {element_bytes}")
     if count < 0 or height < 1 or (height > 1 and pitch_bytes < count):
         raise ValueError(f"memset of {height} rows of {count} bytes, {pitch_bytes} apart")
     if pitch_bytes * (height - 1) + count > to.span_bytes:
         raise ValueError(f"memset of {height} rows of {count} bytes, {pitch_bytes} apart, in {to.span_bytes} bytes")
     owners = () if to.owner is None else (to.owner,)
-    return MemsetParams(to.address, count, value, height, pitch_bytes, owners)
+    return MemsetParams(to.address, count, value, height, pitch_bytes, owners, element_bytes)

@@ -167,7 +167,7 @@ class MemcpyParams(Params):
 
 @dataclass(frozen=True, eq=False)
 class MemsetParams(Params):
-    """``height`` rows of ``width_bytes`` bytes, ``pitch_bytes`` apart, set to one byte value. 1-D when height is 1."""
+    """``height`` rows of ``width_bytes`` bytes, ``pitch_bytes`` apart, of elements of one value. 1-D when height is 1."""
 
     address: int
     width_bytes: int
@@ -175,15 +175,18 @@ class MemsetParams(Params):
     height: int = 1
     pitch_bytes: int = 0
     owners: tuple[Any, ...] = ()
+    element_bytes: int = 1
 
     def bind(self) -> Runner:
         """Set the bytes."""
         rows = [self.address + row * self.pitch_bytes for row in range(self.height)]
-        width_bytes, value, fill = self.width_bytes, self.value, ctypes.memset
+        element = self.value.to_bytes(self.element_bytes, "little")
+        content = element * (self.width_bytes // self.element_bytes)
+        move, size_bytes = ctypes.memmove, len(content)
 
         def run(_: LaunchInfo) -> None:
             for row in rows:
-                fill(row, value, width_bytes)
+                move(row, content, size_bytes)
 
         return run
 
@@ -195,6 +198,7 @@ class MemsetParams(Params):
             "width_bytes": self.width_bytes,
             "height": self.height,
             "pitch_bytes": self.pitch_bytes,
+            "element_bytes": self.element_bytes,
         }
 
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +42,20 @@ class Program:
         self.seeded: bool = any(isinstance(node.params, AtenParams) and node.params.seeded for node in nodes) or any(
             child.seeded for child in children.values()
         )
+        self.local_bytes: int = max(
+            (*(node.local_bytes for node in nodes), *(child.local_bytes for child in children.values())), default=0
+        )
         self._steps: list[tuple[int, Callable[[Any], None], Any]] | None = None
+
+    def with_clusters_of(self, shown: Program) -> Program:
+        """The same program, launched with the cluster dimensions of another one with as many nodes."""
+        nodes = tuple(
+            new if new.clusters == old.clusters else replace(new, cluster=old.cluster, required_cluster=old.required_cluster)
+            for new, old in zip(self.nodes, shown.nodes, strict=True)
+        )
+        children = {index: child.with_clusters_of(shown.children[index]) for index, child in self.children.items()}
+        same = nodes == self.nodes and all(child is self.children[index] for index, child in children.items())
+        return self if same else Program(nodes, self.structure, children, self.cell, self.draws)
 
     @classmethod
     def of(cls, graph: SimulatedGraph) -> Program:
@@ -69,21 +83,25 @@ class Program:
                     continue
                 runner = node.params.bind()
                 if runner is not None:
-                    info = LaunchInfo(node.function, node.grid, node.block, node.shared_bytes, node.cluster, node.attributes)
+                    info = LaunchInfo(node.function, node.grid, node.block, node.shared_bytes, node.clusters, node.attributes)
                     steps.append((index, runner, info))
             self._steps = steps
         return self._steps
 
-    def run(self) -> None:
-        """Do the work of every node. Inference mode must be on.
+    def run(self, disabled: frozenset[int], local_bytes: int) -> None:
+        """Do the work of every node that is not disabled and needs no more local memory. Inference mode must be on.
 
         Raises:
             SimulatedDeviceError: a node failed; what ran before it has been done.
         """
         index = -1
         try:
-            for index, runner, argument in self.bind():  # noqa: B007 - the handler names the node that failed
-                runner(argument)
+            left_out = disabled
+            if local_bytes < self.local_bytes:
+                left_out |= {at for at, node in enumerate(self.nodes) if node.local_bytes > local_bytes}
+            for index, runner, argument in self.bind():
+                if index not in left_out:
+                    runner(local_bytes if index in self.children else argument)
         except SimulatedDeviceError:
             raise
         except Exception as error:
@@ -98,9 +116,9 @@ class Program:
 def _run_child(child: Program, params: Params) -> Callable[[Any], None]:
     condition = params.condition if isinstance(params, OtherParams) else None
 
-    def run(_: Any) -> None:
+    def run(local_bytes: int) -> None:
         if condition is None or condition():
-            child.run()
+            child.run(frozenset(), local_bytes)
 
     return run
 
@@ -113,7 +131,17 @@ class SimulatedExec:
         self.flags = flags
         self.id = next(_ids)
         self.program = Program.of(graph)
+        """What it holds by the updates that it took."""
+        self.shown = self.program
+        """What a launch runs: the same, but for what the driver does not really carry."""
+        self.local_bytes = self.program.local_bytes
+        """Local memory that its own launches have room for, because it was instantiated so."""
+        self.launched_at: int | None = None
+        """How many kernels had run outside of graphs at the last launch."""
         self.destroyed = False
+        self.uploaded = False
+        self.disabled: frozenset[int] = frozenset()
+        """Nodes that a launch leaves out, by their index in the graph that this was instantiated from."""
         # One executable never overlaps itself. Re-entrant, because a host callback may do anything.
         self.running = threading.RLock()
         self.made_from = weakref.ref(graph)
@@ -125,7 +153,7 @@ class SimulatedExec:
     @property
     def nodes(self) -> tuple[SimulatedNode, ...]:
         """Nodes as a launch would run them now, in the order of the graph that this was instantiated from."""
-        return self.program.nodes
+        return self.shown.nodes
 
     @property
     def reflects(self) -> SimulatedGraph | None:
@@ -134,4 +162,12 @@ class SimulatedExec:
 
     def swap(self, program: Program, graph: SimulatedGraph) -> None:
         """Hold another program from the next launch on; one that runs goes on with the old one."""
+        frozen = self.device.profile.freezes_clusters and self.launched_at == self.device.kernel_count
+        self.shown = program.with_clusters_of(self.shown) if frozen else program
         self.program, self._reflects = program, weakref.ref(graph)
+
+    def thaw(self) -> Program:
+        """The program to launch now; cluster dimensions are taken anew where kernels have run since the last launch."""
+        if self.launched_at != self.device.kernel_count:
+            self.shown, self.launched_at = self.program, self.device.kernel_count
+        return self.shown

@@ -7,13 +7,14 @@ outcome is either a refusal or a whole new program.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from .graph import SimulatedGraph, SimulatedNode, Structure
 from .params import AtenParams, HandParams, MemcpyParams, MemsetParams, OtherParams
-from .profile import DriverProfile
+from .profile import Carries, DriverProfile
 from .program import Program
 
 __all__ = ["USE_NODE_PRIORITY", "SimulatedUpdateResult", "pair_nodes", "plan_update"]
@@ -79,8 +80,13 @@ def pair_nodes(held: Structure, offered: Structure) -> list[int] | SimulatedUpda
     return pairs
 
 
-def plan_update(held: Program, graph: SimulatedGraph, flags: int, profile: DriverProfile) -> Program | SimulatedUpdateResult:
-    """The program that ``held`` becomes when it takes ``graph``, or the refusal. Nothing is changed either way."""
+def plan_update(
+    held: Program, graph: SimulatedGraph, flags: int, profile: DriverProfile, *, uploaded: bool
+) -> Program | SimulatedUpdateResult:
+    """The program that ``held`` becomes when it takes ``graph``, or the refusal. Nothing is changed either way.
+
+    ``uploaded``: the executable was uploaded or launched before, which decides what becomes of cluster dimensions.
+    """
     offered = graph.nodes
     pairs = pair_nodes(held.structure, graph.structure())
     if isinstance(pairs, SimulatedUpdateResult):
@@ -91,9 +97,9 @@ def plan_update(held: Program, graph: SimulatedGraph, flags: int, profile: Drive
     for index, (old, new_index) in enumerate(zip(held.nodes, pairs, strict=True)):
         new = offered[new_index]
         try:
-            nodes.append(_merge(old, new, flags, profile))
+            nodes.append(_merge(old, new, flags, profile, uploaded))
             if index in held.children and isinstance(new.params, OtherParams):
-                inner = plan_update(held.children[index], new.params.graph, flags, profile)
+                inner = plan_update(held.children[index], new.params.graph, flags, profile, uploaded=uploaded)
                 if isinstance(inner, SimulatedUpdateResult):
                     raise _Refused(inner.verdict, f"child graph, node {inner.node}: {inner.detail}")
                 children[index] = inner
@@ -104,7 +110,7 @@ def plan_update(held: Program, graph: SimulatedGraph, flags: int, profile: Drive
     return Program(tuple(nodes), held.structure, children, graph.cell, graph.draws)
 
 
-def _merge(old: SimulatedNode, new: SimulatedNode, flags: int, profile: DriverProfile) -> SimulatedNode:
+def _merge(old: SimulatedNode, new: SimulatedNode, flags: int, profile: DriverProfile, uploaded: bool) -> SimulatedNode:
     """The node that the executable holds afterwards."""
     if old.kind != new.kind:
         raise _Refused("NODE_TYPE_CHANGED", f"{new.kind} node, not {old.kind}")
@@ -114,22 +120,22 @@ def _merge(old: SimulatedNode, new: SimulatedNode, flags: int, profile: DriverPr
         verdict = "UNSUPPORTED_FUNCTION_CHANGE" if old.kind == "kernel" else "PARAMETERS_CHANGED"
         raise _Refused(verdict, f"context {new.context}, not {old.context}")
     if old.kind == "kernel":
-        return _merge_kernel(old, new, flags, profile)
+        return _merge_kernel(old, new, flags, profile, uploaded)
     if isinstance(old.params, MemcpyParams) and isinstance(new.params, MemcpyParams):
         if old.params.direction != new.params.direction:
             raise _Refused("PARAMETERS_CHANGED", f"copy {new.params.direction}, not {old.params.direction}")
     elif isinstance(old.params, MemsetParams) and isinstance(new.params, MemsetParams):
         extent, wanted = _extent(old.params), _extent(new.params)
         if extent != wanted and (old.params.height > 1 or new.params.height > 1):
-            raise _Refused("PARAMETERS_CHANGED", f"2-D memset of {wanted}, not {extent} (bytes, rows, pitch)")
+            raise _Refused("PARAMETERS_CHANGED", f"2-D memset of {wanted}, not {extent} (bytes, rows, pitch, element size)")
     return new
 
 
-def _extent(params: MemsetParams) -> tuple[int, int, int]:
-    return params.width_bytes, params.height, params.pitch_bytes
+def _extent(params: MemsetParams) -> tuple[int, int, int, int]:
+    return params.width_bytes, params.height, params.pitch_bytes, params.element_bytes
 
 
-def _merge_kernel(old: SimulatedNode, new: SimulatedNode, flags: int, profile: DriverProfile) -> SimulatedNode:
+def _merge_kernel(old: SimulatedNode, new: SimulatedNode, flags: int, profile: DriverProfile, uploaded: bool) -> SimulatedNode:
     if old.attributes.get("device_updatable") or new.attributes.get("device_updatable"):
         raise _Refused("NOT_SUPPORTED", "a device-updatable kernel cannot be updated from the host")
     if bool(old.attributes["cooperative"]) != bool(new.attributes["cooperative"]):
@@ -142,20 +148,56 @@ def _merge_kernel(old: SimulatedNode, new: SimulatedNode, flags: int, profile: D
             raise _Refused("FUNCTION_CHANGED", f"{new.function}, not {old.function}")
         if profile.carries_function == "stale":
             keep |= {"function": old.function, "function_id": old.function_id, "params": _old_function(old, new)}
-    if old.cluster != new.cluster:
-        unset = new.cluster == (0, 0, 0) and profile.carries_cluster == "carried"
-        carries = profile.carries_unset_cluster if unset else profile.carries_cluster
+    if old.clusters != new.clusters:
+        carries = _cluster_carries(old, new, profile, uploaded)
         if carries == "refused":
-            raise _Refused("ATTRIBUTES_CHANGED", f"cluster dimension {new.cluster}, not {old.cluster}")
+            raise _Refused("ATTRIBUTES_CHANGED", f"cluster dimension {new.clusters}, not {old.clusters}")
         if carries == "stale":
-            keep["cluster"] = old.cluster
-    preferred, wanted = old.attributes.get("preferred_cluster"), new.attributes.get("preferred_cluster")
-    if preferred != wanted:
-        if profile.carries_preferred_cluster == "refused":
-            raise _Refused("ATTRIBUTES_CHANGED", f"preferred cluster dimension {wanted}, not {preferred}")
-        if profile.carries_preferred_cluster == "stale":
-            keep["attributes"] = MappingProxyType(dict(new.attributes) | {"preferred_cluster": preferred})
+            keep |= {"cluster": old.cluster, "required_cluster": old.required_cluster}
+    attributes = _merge_attributes(old, new, profile)
+    if attributes is not None:
+        keep["attributes"] = attributes
     return replace(new, **keep) if keep else new
+
+
+def _cluster_carries(old: SimulatedNode, new: SimulatedNode, profile: DriverProfile, uploaded: bool) -> Carries:
+    if profile.carries_cluster != "carried":
+        return profile.carries_cluster
+    if uploaded and old.function_id == new.function_id and profile.carries_cluster_alone != "carried":
+        return profile.carries_cluster_alone
+    return profile.carries_unset_cluster if new.clusters == (0, 0, 0) else "carried"
+
+
+_JUDGED = {"cooperative", "priority", "device_updatable", "draws"}  # by rules of their own, or no launch attribute
+
+_UNSET_IS_ZERO = {"nvlink_util_centric_scheduling"}  # measured: setting it to zero is no change
+
+
+def _merge_attributes(old: SimulatedNode, new: SimulatedNode, profile: DriverProfile) -> Mapping[str, Any] | None:
+    """The attributes that the executable holds afterwards, or None where they are the offered ones."""
+    kept = dict(new.attributes)
+    for name in sorted((old.attributes.keys() | new.attributes.keys()) - _JUDGED):
+        before, wanted = old.attributes.get(name), new.attributes.get(name)
+        if before == wanted or (name in _UNSET_IS_ZERO and not before and not wanted):
+            continue
+        carries = profile.carries_attributes.get(name, "carried")
+        if name == "shared_memory_carveout" and wanted is None and _same_otherwise(old, new):
+            carries = profile.carries_unset_carveout if carries == "carried" else carries
+        if carries == "refused":
+            raise _Refused("ATTRIBUTES_CHANGED", f"{name.replace('_', ' ')} {wanted}, not {before}")
+        if carries == "stale":
+            kept.pop(name, None)
+            if before is not None:
+                kept[name] = before
+    return MappingProxyType(kept) if kept != dict(new.attributes) else None
+
+
+def _same_otherwise(old: SimulatedNode, new: SimulatedNode) -> bool:
+    """Whether two kernels differ in launch attributes at most."""
+    return (
+        (old.function_id, old.grid, old.block, old.shared_bytes, old.clusters)
+        == (new.function_id, new.grid, new.block, new.shared_bytes, new.clusters)
+    ) and old.params.describe() == new.params.describe()
 
 
 def _old_function(old: SimulatedNode, new: SimulatedNode) -> Any:

@@ -12,12 +12,16 @@ import torch
 
 import seam
 from graphdedup import DedupBackend, DriverError, GraphDedupError, Tier, Topology
-from graphdedup.capabilities import CONSERVATIVE, HOPPER_580, for_device
 from graphdedup.driver import Draws
 from graphdedup.driver.simulated import SimulatedDriver
 from graphdedup.registry import Member, Registry
 from seam.backend import SegmentInfo
 from seam.simulated import DriverProfile, LaunchInfo, SimulatedBackend, SimulatedDevice, SimulatedGraph
+
+HIDDEN = DriverProfile(uses_preferred_cluster=True, carries_attributes={"preferred_cluster": "stale"})
+"""A driver that uses preferred cluster dimensions, does not carry them, and does not tell them."""
+WHOLE = DriverProfile(carries_cluster_alone="carried", carries_unset_cluster="carried", freezes_clusters=False)
+"""A driver whose updates carry every cluster dimension."""
 
 
 def write_cluster(info: LaunchInfo, out: torch.Tensor, value: float) -> None:
@@ -191,7 +195,7 @@ def test_clusters_that_a_failed_update_left_behind_are_not_inherited(monkeypatch
         raise DriverError("the driver is unwell", remedy="none")
 
     monkeypatch.setattr(bench.driver, "update", failing)
-    clustered = bench.fold(2, cluster=2)
+    clustered = bench.fold(2, name="other", cluster=2)
     monkeypatch.undo()
     assert clustered.group is not plain.group
     bench.outs[plain.id] = bench.outs[plain.id][0], 101  # clusters of one block
@@ -268,7 +272,7 @@ def test_a_capture_that_cannot_be_instantiated_fails_where_it_is_captured(monkey
 def test_a_graph_that_cannot_be_read_is_passed_through(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
 
-    def failing(raw: Any) -> Any:
+    def failing(raw: Any, reads: Any) -> Any:
         raise error
 
     monkeypatch.setattr(bench.driver, "walk", failing)
@@ -340,7 +344,7 @@ def test_clusters_inside_child_graphs_are_not_shared() -> None:
 
 def test_what_cannot_be_read_inside_a_child_graph_forbids_sharing() -> None:
     """D3: each of two equal parents gets an executable of its own, and the reason names the node and the child's node."""
-    bench = Bench(DriverProfile(driver_branch=550, readable_preferred_cluster=False, carries_preferred_cluster="stale"))
+    bench = Bench(HIDDEN)
     for value in (1.0, 2.0):
         child, _ = bench.graph(value, cluster=2)
         parent = bench.device.new_graph()
@@ -378,7 +382,7 @@ def test_a_graph_that_may_draw_folds_on_the_callers_word_only(
     """D12: where it cannot be told whether a graph draws, it keeps torch's own executable."""
     bench = Bench(draws_vouched=vouched)
     walk = bench.driver.walk
-    monkeypatch.setattr(bench.driver, "walk", lambda raw: dataclasses.replace(walk(raw), draws=Draws.UNKNOWN))
+    monkeypatch.setattr(bench.driver, "walk", lambda raw, reads: dataclasses.replace(walk(raw, reads), draws=Draws.UNKNOWN))
     members = [bench.fold(1), bench.fold(2)]
     assert bench.execs == execs
     assert ["D12" in member.reason for member in members] == [not vouched] * 2
@@ -405,15 +409,40 @@ def test_edge_data_is_in_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("branch", "cluster"), [(580, "carried"), (580, "refused"), (550, "carried"), (550, "refused"), (550, "stale")]
+    ("profile", "execs"),
+    [
+        (WHOLE, 1),
+        (DriverProfile(), 2),
+        (DriverProfile(carries_cluster="refused"), 2),
+        (DriverProfile(carries_cluster="stale"), 2),
+    ],
+    ids=["carried whole", "carried with another function", "refused", "stale"],
 )
-def test_clusters_fold_only_where_an_update_is_known_to_carry_them(branch: int, cluster: Any) -> None:
-    """D3, D4: an untrusted driver keeps them in the key, and replays are right even if its updates lie."""
-    bench = Bench(DriverProfile(carries_cluster=cluster, driver_branch=branch, readable_preferred_cluster=True))
+def test_clusters_of_one_function_fold_only_where_an_update_carries_them(profile: DriverProfile, execs: int) -> None:
+    """D3, D4: elsewhere they are kept apart, and replays are right even if the driver's updates lie."""
+    bench = Bench(profile)
     members = [bench.fold(value, cluster=size) for value, size in ((1, 1), (2, 2), (3, 1), (4, 2))]
-    assert bench.execs == (1 if (branch, cluster) == (580, "carried") else 2)
+    assert bench.execs == execs
+    assert bench.registry.counters.refused == 0
     for _ in range(3):
         bench.check(*members, *reversed(members))
+
+
+def test_clusters_fold_with_functions_and_the_reason_is_kept_where_they_do_not() -> None:
+    """D3, D5: one function has one cluster dimension at a node of a group; the other one founds a group that others join."""
+    bench = Bench()
+    a2, b4, a4, c1, late = (
+        bench.fold(value, name=name, cluster=cluster)
+        for value, (name, cluster) in enumerate((("a", 2), ("b", 4), ("a", 4), ("c", 1), ("a", 4)), 1)
+    )
+    assert bench.execs == 2
+    assert a2.group is b4.group is c1.group
+    assert a4.group is late.group is not a2.group
+    reason = "a node runs a function that a sibling runs with another cluster dimension (rule D3)"
+    assert bench.registry.refusals == {reason: 2}
+    assert bench.registry.counters.refused == 0
+    for order in ((a2, b4, a4, c1, late), (late, c1, a4, b4, a2), (b4, a2, late, a4, c1)):
+        bench.check(*order)
 
 
 @pytest.mark.parametrize("unset", ["stale", "carried", "refused"])
@@ -423,7 +452,10 @@ def test_a_kernel_without_clusters_does_not_inherit_those_of_a_sibling(unset: An
     The first member learns only later that a sibling with clusters has joined.
     """
     bench = Bench(DriverProfile(carries_unset_cluster=unset))
-    plain, two, four, late = bench.fold(1), bench.fold(2, cluster=2), bench.fold(3, cluster=4), bench.fold(4)
+    plain, two, four, late = (
+        bench.fold(value, name=name, cluster=cluster)
+        for value, (name, cluster) in enumerate((("a", 0), ("b", 2), ("c", 4), ("a", 0)), 1)
+    )
     bench.outs[plain.id] = bench.outs[plain.id][0], 101  # the kernel now sees clusters of one block, as before
     bench.outs[late.id] = bench.outs[late.id][0], 104
     assert bench.execs == 1
@@ -432,9 +464,34 @@ def test_a_kernel_without_clusters_does_not_inherit_those_of_a_sibling(unset: An
         bench.check(*order)
 
 
+def test_a_driver_that_carries_no_cluster_as_well_is_told_nothing() -> None:
+    """D3: graphs are changed only where the driver needs it."""
+    bench = Bench(WHOLE)
+    plain, two = bench.fold(1), bench.fold(2, cluster=2)
+    assert bench.execs == 1
+    for _ in range(3):
+        bench.check(plain, two)
+    assert plain.raw.nodes[0].cluster == (0, 0, 0)
+
+
+def test_functions_of_other_local_memory_never_share() -> None:
+    """D3: an update makes no room for it, and the first launch would be wrong."""
+    bench = Bench()
+    members = [bench.fold(1)]
+    for value, local_bytes in ((2, 4096), (3, 1024), (4, 4096)):
+        out, graph = torch.zeros(2), bench.device.new_graph()
+        graph.add_kernel(f"deep {value}", write_cluster, (out, float(value)), local_bytes=local_bytes)
+        members.append(bench.registry.fold(graph, SegmentInfo()))
+        bench.outs[members[-1].id] = out, value
+    assert bench.execs == 3
+    assert members[1].group is members[3].group
+    assert bench.registry.counters.refused == 0
+    bench.check(*reversed(members), *members, *members)
+
+
 def test_what_cannot_be_read_forbids_sharing_where_a_kernel_could_use_it() -> None:
     """D3: a hidden attribute of kernels with clusters; kernels without clusters cannot use it and fold."""
-    bench = Bench(DriverProfile(driver_branch=550, readable_preferred_cluster=False, carries_preferred_cluster="stale"))
+    bench = Bench(HIDDEN)
     with_clusters = [bench.fold(value, cluster=2) for value in (1, 2)]
     without = [bench.fold(value) for value in (3, 4)]
     assert bench.execs == 3
@@ -453,18 +510,6 @@ def test_the_function_is_in_the_key_of_the_function_tier_only() -> None:
         members = [bench.fold(1, name="a"), bench.fold(2, name="b"), bench.fold(3, name="a")]
         assert bench.execs == execs
         bench.check(*members, *reversed(members))
-
-
-def test_only_the_measured_kind_of_device_is_trusted() -> None:
-    def capabilities(**profile: Any) -> Any:
-        return for_device(SimulatedDriver(SimulatedDevice(1 << 20, profile=DriverProfile(**profile))).identity)
-
-    assert capabilities() is HOPPER_580
-    assert capabilities(driver_branch=610) is HOPPER_580
-    assert capabilities(driver_branch=575) is CONSERVATIVE
-    assert capabilities(driver_branch=0) is CONSERVATIVE
-    assert capabilities(compute_capability=(10, 0)) is CONSERVATIVE
-    assert capabilities(compute_capability=(8, 0)) is CONSERVATIVE
 
 
 def test_graphs_of_two_contexts_never_share() -> None:

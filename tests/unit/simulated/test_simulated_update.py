@@ -87,8 +87,9 @@ def test_another_batch_size_is_carried_function_cluster_and_all() -> None:
     for rows in (64, 1, 300, 16):
         segment, y = captured[rows]
         assert backend.device.update(executable, segment.graph).accepted
-        assert executable.nodes == segment.graph.nodes
+        backend.device.run_kernel()  # without it the launch would have the clusters of the one before
         backend.device.launch(executable)
+        assert executable.nodes == segment.graph.nodes
         assert torch.equal(y, (inputs[rows] @ w).relu().sum(0))
     assert len({segment.graph.nodes[0].function for segment, _ in captured.values()}) == 4
 
@@ -102,6 +103,168 @@ def test_a_cluster_dimension_is_carried_unless_none_is_set(before: Any, after: A
     assert result.accepted
     launch(executable)
     assert out.tolist() == [*(after if any(after) else before), 8]
+
+
+@pytest.mark.parametrize(("name", "seen"), [("note", (0, 0, 0)), ("other", (2, 1, 1))])
+def test_an_uploaded_executable_takes_a_cluster_only_with_another_function(name: str, seen: Any) -> None:
+    """Measured on an H200: success, and where the function stays the old dimension stays, whatever else changes."""
+    device, out = SimulatedDevice(1 << 20), out4()
+    plain, clustered = device.new_graph(), device.new_graph()
+    kernel(out)(plain)
+    kernel(out, name=name, cluster=(2, 1, 1), grid=(8, 1, 1))(clustered)
+    executable = device.instantiate(plain)
+    device.upload(executable)
+    assert device.update(executable, clustered).accepted
+    launch(executable)
+    assert out.tolist() == [*seen, 8]
+
+
+def test_clusters_stay_frozen_until_a_kernel_runs_outside_of_graphs() -> None:
+    """Measured on an H200: bare launches after an update have the clusters of the launch before, but its other numbers."""
+    device, out = SimulatedDevice(1 << 20), out4()
+    graphs = []
+    for name, size in (("two", 2), ("four", 4), ("eight", 8)):
+        graphs.append(device.new_graph())
+        kernel(out, name=name, cluster=(size, 1, 1), grid=(size, 1, 1))(graphs[-1])
+    executable = device.instantiate(graphs[0])
+    launch(executable)
+    for graph, grid in ((graphs[1], 4), (graphs[2], 8)):
+        assert device.update(executable, graph).accepted
+        launch(executable)
+        assert out.tolist() == [2, 1, 1, grid]
+    device.run_kernel()
+    launch(executable)
+    assert out.tolist() == [8, 1, 1, 8]
+    device.run_kernel()  # before the update it does as well
+    assert device.update(executable, graphs[1]).accepted
+    launch(executable)
+    assert out.tolist() == [4, 1, 1, 4]
+
+
+def test_a_driver_that_freezes_nothing_shows_every_cluster_at_once() -> None:
+    device = SimulatedDevice(1 << 20, profile=DriverProfile(freezes_clusters=False))
+    out, graphs = out4(), []
+    for name, size in (("two", 2), ("four", 4)):
+        graphs.append(device.new_graph())
+        kernel(out, name=name, cluster=(size, 1, 1))(graphs[-1])
+    executable = device.instantiate(graphs[0])
+    for graph, size in ((graphs[1], 4), (graphs[0], 2)):
+        launch(executable)
+        assert device.update(executable, graph).accepted
+        launch(executable)
+        assert out.tolist() == [size, 1, 1, 1]
+
+
+def test_clusters_in_a_child_graph_freeze_as_well() -> None:
+    device, out, graphs = SimulatedDevice(1 << 20), out4(), []
+    for name, size in (("two", 2), ("four", 4)):
+        inner = device.new_graph()
+        kernel(out, name=name, cluster=(size, 1, 1))(inner)
+        graphs.append(device.new_graph())
+        graphs[-1].add_node("child_graph", graph=inner)
+    executable = device.instantiate(graphs[0])
+    launch(executable)
+    assert device.update(executable, graphs[1]).accepted
+    launch(executable)
+    assert out.tolist() == [2, 1, 1, 1]
+    device.run_kernel()
+    launch(executable)
+    assert out.tolist() == [4, 1, 1, 1]
+
+
+def test_a_launch_has_the_cluster_that_its_function_was_compiled_for() -> None:
+    device, out = SimulatedDevice(1 << 20), out4()
+    graph = device.new_graph()
+    kernel(out, required_cluster=(2, 1, 1))(graph)
+    assert graph.nodes[0].cluster == (0, 0, 0)
+    assert graph.nodes[0].clusters == (2, 1, 1)
+    launch(device.instantiate(graph))
+    assert out.tolist() == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("makes_room", "ran"), [(False, False), (True, True)])
+def test_an_update_makes_no_room_for_local_memory(makes_room: bool, ran: bool) -> None:
+    """Measured on an H200: success, and a first launch that may compute garbage. Here it writes nothing; the second is right."""
+    device = SimulatedDevice(1 << 20, profile=DriverProfile(makes_room=makes_room))
+    out, plain, deep = out4(), device.new_graph(), device.new_graph()
+    kernel(out)(plain)
+    kernel(out, name="deep", grid=(8, 1, 1), local_bytes=4096)(deep)
+    executable = device.instantiate(plain)
+    device.destroy(device.instantiate(deep))  # makes no room either
+    assert device.update(executable, deep).accepted
+    out.fill_(-1)
+    launch(executable)
+    assert out.tolist() == ([0, 0, 0, 8] if ran else [-1] * 4)
+    launch(executable)
+    assert out.tolist() == [0, 0, 0, 8]
+
+
+def test_an_executable_has_room_for_what_it_was_instantiated_from() -> None:
+    device, out = SimulatedDevice(1 << 20), out4()
+    deep = device.new_graph()
+    kernel(out, name="deep", grid=(8, 1, 1), local_bytes=4096)(deep)
+    launch(device.instantiate(deep))
+    assert out.tolist() == [0, 0, 0, 8]
+    assert device.local_bytes == 4096
+
+
+def test_a_disabled_node_stays_disabled_through_an_update() -> None:
+    device, out = SimulatedDevice(1 << 20), out4()
+    first, second = device.new_graph(), device.new_graph()
+    kernel(out)(first)
+    kernel(out, grid=(2, 1, 1))(second)
+    executable = device.instantiate(first)
+    device.set_enabled(executable, 0, False)
+    assert device.update(executable, second).accepted
+    out.fill_(-1)
+    launch(executable)
+    assert out.tolist() == [-1] * 4
+    device.set_enabled(executable, 0, True)
+    launch(executable)
+    assert out.tolist() == [0, 0, 0, 2]
+    with pytest.raises(SimulatedDeviceError, match="cannot be disabled"):
+        device.set_enabled(executable, 1, False)
+
+
+def test_a_carveout_that_is_no_longer_set_stays_where_nothing_else_changes() -> None:
+    """Measured on an H200."""
+    carved = {"shared_memory_carveout": 50}
+    executable, result = offer(kernel(out := out4(), attributes=carved), kernel(out))
+    assert result.accepted
+    assert executable.nodes[0].attributes["shared_memory_carveout"] == 50
+    executable, result = offer(kernel(out, attributes=carved), kernel(out, grid=(2, 1, 1)))
+    assert result.accepted
+    assert "shared_memory_carveout" not in executable.nodes[0].attributes
+    executable, _ = offer(kernel(out, attributes=carved), kernel(out), carries_unset_carveout="carried")
+    assert "shared_memory_carveout" not in executable.nodes[0].attributes
+
+
+@pytest.mark.parametrize(
+    ("carries", "verdict", "held"),
+    [("carried", "SUCCESS", None), ("refused", "ATTRIBUTES_CHANGED", 1), ("stale", "SUCCESS", 1)],
+)
+def test_any_attribute_by_the_profile(carries: str, verdict: str, held: int | None) -> None:
+    executable, result = offer(
+        kernel(out := out4(), attributes={"mem_sync_domain": 1}), kernel(out), carries_attributes={"mem_sync_domain": carries}
+    )
+    assert result.verdict == verdict
+    assert executable.nodes[0].attributes.get("mem_sync_domain") == held
+
+
+@pytest.mark.parametrize(("element_bytes", "value"), [(1, 0xAB), (2, 0x0102), (4, 0x01020304)])
+def test_a_memset_has_elements_of_one_two_or_four_bytes(element_bytes: int, value: int) -> None:
+    device, out = SimulatedDevice(1 << 20), torch.zeros(8, dtype=torch.uint8)
+    graph = device.new_graph()
+    graph.add_node("memset", target=out, size_bytes=4, value=value, element_bytes=element_bytes)
+    launch(device.instantiate(graph))
+    assert out.tolist() == [*(list(value.to_bytes(element_bytes, "little")) * (4 // element_bytes)), 0, 0, 0, 0]
+    for wrong, words in (
+        ({"element_bytes": 3}, "1, 2 or 4"),
+        ({"value": 256}, "0 to 255"),
+        ({"size_bytes": 3, "element_bytes": 2}, "3 bytes"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            graph.add_node("memset", target=out, **wrong)
 
 
 def test_a_driver_that_forgets_the_cluster_reports_success_and_launches_the_old_one() -> None:
@@ -135,7 +298,7 @@ def test_a_preferred_cluster_dimension(carries: str, verdict: str, seen: int) ->
         out.fill_(info.attributes["preferred_cluster"][0])
 
     builds = [kernel(out, call=preferred, cluster=(1, 1, 1), attributes={"preferred_cluster": (size, 1, 1)}) for size in (2, 4)]
-    executable, result = offer(builds[0], builds[1], carries_preferred_cluster=carries)
+    executable, result = offer(builds[0], builds[1], carries_attributes={"preferred_cluster": carries})
     assert result.verdict == verdict
     launch(executable)
     assert out.item() == seen
@@ -435,17 +598,23 @@ def test_a_sticky_error_hits_the_next_call_unless_it_is_consumed() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_named_where_a_kernel_could_use_it() -> None:
-    for readable, told, untold in ((False, False, ("preferred_cluster",)), (True, True, ())):
-        device = SimulatedDevice(1 << 20, profile=DriverProfile(readable_preferred_cluster=readable))
+    for unreadable, told, untold in (
+        (frozenset({"preferred_cluster"}), False, ("preferred_cluster",)),
+        (frozenset(), True, ()),
+    ):
+        device = SimulatedDevice(1 << 20, profile=DriverProfile(unreadable=unreadable))
         graph = device.new_graph()
         kernel(out4(), cluster=(2, 1, 1), attributes={"preferred_cluster": (4, 1, 1)})(graph)
         kernel(out4())(graph)
-        clustered, plain = graph.nodes
+        graph.add_node("empty")
+        clustered, plain, empty = graph.nodes
         assert device.unreadable_attributes(clustered) == untold
-        assert device.unreadable_attributes(plain) == ()
+        assert device.unreadable_attributes(plain) == device.unreadable_attributes(empty) == ()
         assert ("preferred_cluster" in device.read_attributes(clustered)) is told
 
 
 def test_a_profile_is_checked() -> None:
     with pytest.raises(ValueError, match="carries_cluster"):
         DriverProfile(carries_cluster="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="mem_sync_domain must be"):
+        DriverProfile(carries_attributes={"mem_sync_domain": "maybe"})  # type: ignore[dict-item]

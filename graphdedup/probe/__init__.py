@@ -1,0 +1,1 @@
+"""Measuring what an update carries on a device: see :mod:`graphdedup.capabilities` for the result."""
