@@ -21,7 +21,7 @@ from typing import Any
 
 from graphdedup.capabilities import Capabilities
 from graphdedup.clusters import ClusterUse, Use, uses
-from graphdedup.driver.protocol import Draws, GraphDriver, UpdateResult, Verdict
+from graphdedup.driver.protocol import Draws, GraphDriver, Reads, UpdateResult, Verdict
 from graphdedup.errors import DriverError, GraphDedupError
 from graphdedup.footprint import host_rss_bytes
 from graphdedup.placement import Placement
@@ -128,6 +128,7 @@ class Registry:
         self._buckets: dict[tuple[int, str], list[Group]] = {}
         self._groups: set[Group] = set()
         self._ids = itertools.count(1)
+        self._worked_out: tuple[Capabilities, Reads] | None = None
         self._folding = threading.Lock()
         self._tables = threading.RLock()
 
@@ -161,7 +162,7 @@ class Registry:
         began = time.perf_counter()
         try:
             identity, flags = self.driver.identity, self.driver.instantiate_flags
-            record = self.driver.walk(member.raw, self.capabilities.reads(flags))
+            record = self.driver.walk(member.raw, self._reads(flags))
             member.node_count = len(record.nodes)
             member.uses = uses(record.nodes)
             member.clustered = sum(1 << index for index, node in enumerate(record.nodes) if any(node.cluster))
@@ -175,6 +176,12 @@ class Registry:
             return packed, forbids_sharing(record)
         finally:
             self.counters.walk_seconds += time.perf_counter() - began
+
+    def _reads(self, flags: int) -> Reads:
+        """What walks have to read; worked out once for each capabilities."""
+        if self._worked_out is None or self._worked_out[0] is not self.capabilities:
+            self._worked_out = self.capabilities, self.capabilities.reads(flags)
+        return self._worked_out[1]
 
     def _join_or_found(self, member: Member, record: bytes, forbidden: str) -> None:
         bucket = (self.placement.lane(member.segment), key(record))

@@ -791,7 +791,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            group.clusters.add(member.uses)\n",
         "",
-        (REGISTRY, CLUSTERS),
+        (REGISTRY, CASES),
     ),
     Mutation(
         "D3",

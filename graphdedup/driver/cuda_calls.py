@@ -82,7 +82,7 @@ _VERDICTS = (
     Verdict.ATTRIBUTES_CHANGED,
 )
 _UPDATE_FAILURE = 910  # CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-_NOT_SUPPORTED = 801  # what an update with memory nodes answers instead
+_NOT_SUPPORTED = 801  # what an update with the graph of another executable with memory nodes was seen to answer
 
 
 @cache

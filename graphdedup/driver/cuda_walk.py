@@ -62,6 +62,7 @@ class _Compiled(NamedTuple):
 
     cluster: tuple[int, int, int]
     local_bytes: int
+    unreadable: tuple[str, ...]
 
 
 class GraphReader:
@@ -159,11 +160,12 @@ class GraphReader:
         record = self._interned.get(key)
         if record is None:
             fixed = (kernel.cooperative, compiled.local_bytes, *sizes, *_words(kernel.more), *_words(rare))
-            record = self._interned[key] = NodeRecord("kernel", fixed, key[1], cluster, unreadable)
+            told = (*unreadable, *compiled.unreadable)
+            record = self._interned[key] = NodeRecord("kernel", fixed, key[1], cluster, told)
         return record, kernel.device_updatable != 0, self._parameter_block(kernel)
 
     def _compiled_facts(self, params: KernelNode | KernelParams) -> _Compiled:
-        """The function's own cluster dimension (zeros: none), and its local memory."""
+        """The function's own cluster dimension (zeros: none), and its local memory a thread."""
         function = params.function
         if function not in self._compiled:
             driver = self._driver
@@ -174,9 +176,10 @@ class GraphReader:
             else:
                 kernel, device = driver.CUkernel(params.kern), call(driver.cuCtxGetDevice(), "cuCtxGetDevice")
                 told = [driver.cuKernelGetAttribute(attribute, kernel, device) for attribute in wanted]
-            # A driver that does not know the attributes has no clusters.
+            # A driver that does not know the first three has no clusters; the last one is as old as the call itself.
             x, y, z, local_bytes = (int(result[1]) if result[0] == 0 else 0 for result in told)
-            self._compiled[function] = _Compiled((x, y, z), local_bytes)
+            unreadable = () if told[3][0] == 0 else ("local memory",)
+            self._compiled[function] = _Compiled((x, y, z), local_bytes, unreadable)
         return self._compiled[function]
 
     def _read_rare(self, handle: int) -> tuple[bytes, tuple[str, ...]]:
@@ -201,6 +204,7 @@ class GraphReader:
         if params is not None:
             compiled = self._compiled_facts(params)
             cluster = compiled.cluster if cluster is not None and not any(cluster) else cluster
+            unreadable += compiled.unreadable
         fixed = [-1 if cooperative is None else cooperative[0], -1 if params is None else compiled.local_bytes]
         for name in self._reads.attributes:
             attribute = ATTRIBUTES[name]
