@@ -184,7 +184,7 @@ def test_a_launch_has_the_cluster_that_its_function_was_compiled_for() -> None:
 
 @pytest.mark.parametrize(("makes_room", "ran"), [(False, False), (True, True)])
 def test_an_update_makes_no_room_for_local_memory(makes_room: bool, ran: bool) -> None:
-    """Measured on an H200: success, and a first launch that may compute garbage. Here it writes nothing, the second is right."""
+    """Measured on an H200: success, and a first launch that can be garbage. Here it writes nothing, the second is right."""
     device = SimulatedDevice(1 << 20, profile=DriverProfile(makes_room=makes_room))
     out, plain, deep = out4(), device.new_graph(), device.new_graph()
     kernel(out)(plain)
