@@ -14,7 +14,7 @@ from graphdedup.probe.bench import Bench, Interval, NotHere
 from graphdedup.probe.questions import ATTRIBUTE_VALUES, branches, questions
 from graphdedup.probe.spec import Kernel, MemAlloc, Memset, line
 
-__all__ = ["measure"]
+__all__ = ["FACTS", "measure"]
 
 
 def measure(bench: Bench, *, source: str, progress: Callable[[str], None] = lambda _: None) -> Capabilities:
@@ -33,7 +33,7 @@ def measure(bench: Bench, *, source: str, progress: Callable[[str], None] = lamb
                 detail=answer.detail,
             )
         )
-    facts = [_fact(bench, name, look) for name, look in _FACTS.items()]
+    facts = [_fact(bench, name, look) for name, look in FACTS.items()]
     return Capabilities(
         device=identity.name,
         compute_capability=identity.compute_capability,
@@ -182,7 +182,7 @@ def _memory_twice(bench: Bench) -> tuple[str, str]:
         bench.discard(graph)
 
 
-_FACTS: dict[str, Callable[[Bench], tuple[str, str]]] = {
+FACTS: dict[str, Callable[[Bench], tuple[str, str]]] = {
     "a refused update leaves an error behind": _error_left,
     "an update is legal while the executable runs": _in_flight,
     "two launches of one executable overlap": lambda bench: _overlap(bench, 1),
@@ -192,3 +192,4 @@ _FACTS: dict[str, Callable[[Bench], tuple[str, str]]] = {
     "a graph with memory nodes has two executables": _memory_twice,
     "instantiate flags of torch": lambda bench: (str(bench.torch_flags()), "1: auto free on launch, 8: use node priority"),
 }
+"""Each fact by name: what looks it up answers "yes", "no", "unknown" or a number, and what it saw."""
