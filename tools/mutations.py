@@ -32,6 +32,8 @@ LIFETIME = "tests/conformance/seam/test_lifetime.py"
 FOLD = "tests/conformance/fold/test_fold.py"
 REGISTRY = "tests/unit/fold/test_registry.py"
 SIGNATURE = "tests/unit/fold/test_signature.py"
+SETTLE = "tests/unit/fold/test_cuda_settle.py"
+CUDA_WALK = "tests/unit/fold/test_cuda_walk.py"
 CLUSTERS = "tests/unit/fold/test_clusters.py"
 CAPABILITIES = "tests/unit/probe/test_capabilities.py"
 PROFILES = "tests/unit/probe/test_profiles.py"
@@ -811,6 +813,22 @@ FOLDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "D1",
+        "the kernel after an update does not wait for the last launch (CUDA)",
+        "graphdedup/driver/cuda_settle.py",
+        '        self._check(self._wait(stream, self._events[executable], 0), "cuStreamWaitEvent")\n',
+        "",
+        (SETTLE,),
+    ),
+    Mutation(
+        "D1",
+        "an update asks for no kernel (CUDA)",
+        "graphdedup/driver/cuda_settle.py",
+        "            self._updated.add(executable)\n",
+        "            pass\n",
+        (SETTLE,),
+    ),
+    Mutation(
+        "D1",
         "no kernel runs between an update and the launch (simulated driver)",
         "graphdedup/driver/simulated.py",
         "                self._device.run_kernel()\n",
@@ -840,6 +858,46 @@ FOLDING: tuple[Mutation, ...] = (
         "                fixed += [attribute.number, *(value if isinstance(value, tuple) else (value,))]\n",
         "                pass\n",
         (PROFILES, FUZZ),
+    ),
+    Mutation(
+        "D3",
+        "edges are taken as the driver lists them, by source (CUDA)",
+        "graphdedup/driver/cuda_walk.py",
+        "                sources = self._calls.dependencies(target)\n",
+        "                pass\n",
+        (CUDA_WALK,),
+    ),
+    Mutation(
+        "D3",
+        "the cluster dimension that a function was compiled for is not read (CUDA)",
+        "graphdedup/driver/cuda_walk.py",
+        "cluster = kernel.cluster if any(kernel.cluster) else compiled.cluster",
+        "cluster = kernel.cluster",
+        (CUDA_WALK,),
+    ),
+    Mutation(
+        "D3",
+        "the local memory of a function is not read (CUDA)",
+        "graphdedup/driver/cuda_walk.py",
+        "fixed = (kernel.cooperative, compiled.local_bytes, *sizes",
+        "fixed = (kernel.cooperative, *sizes",
+        (CUDA_WALK,),
+    ),
+    Mutation(
+        "D3",
+        "local memory that cannot be read is taken as none (CUDA)",
+        "graphdedup/driver/cuda_walk.py",
+        'unreadable = () if told[3][0] == 0 else ("local memory",)',
+        "unreadable = ()",
+        (CUDA_WALK,),
+    ),
+    Mutation(
+        "D3",
+        "attributes that are asked for are read and not held (CUDA)",
+        "graphdedup/driver/cuda_walk.py",
+        "*_words(kernel.more), *_words(rare))",
+        "*_words(rare))",
+        (CUDA_WALK,),
     ),
     Mutation(
         "D3",
