@@ -10,11 +10,11 @@ import enum
 from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from graphdedup.driver.attributes import ATTRIBUTES, Effect
 from graphdedup.driver.protocol import DeviceIdentity, Reads
-from graphdedup.errors import ReportError
+from graphdedup.validation import from_json
 
 __all__ = ["AnswerRow", "AttributeRow", "Capabilities", "FactRow", "Outcome"]
 
@@ -123,14 +123,7 @@ class Capabilities(_Model):
         Raises:
             ReportError: the text is not the JSON of capabilities; the message says where.
         """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the text"
-            raise ReportError(
-                f"not capabilities: {where}: {first['msg']}", remedy="give the JSON that graphdedup probe --json wrote"
-            ) from None
+        return from_json(cls, text, called="capabilities", remedy="give the JSON that graphdedup probe --json wrote")
 
     # Answers
 

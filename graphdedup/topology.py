@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 import networkx
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from graphdedup.errors import ReportError
+from graphdedup.validation import from_json
 
 __all__ = ["Edge", "Node", "Subgraph", "Topology"]
 
@@ -83,14 +83,7 @@ class Topology(Subgraph):
         Raises:
             ReportError: the text is not the JSON of a topology; the message says where.
         """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the text"
-            raise ReportError(
-                f"not a topology: {where}: {first['msg']}", remedy="give the JSON that Topology.to_json() wrote"
-            ) from None
+        return from_json(cls, text, called="a topology", remedy="give the JSON that Topology.to_json() wrote")
 
     def to_networkx(self) -> networkx.DiGraph:
         """A ``networkx.DiGraph``: node ids are indices, node attributes the fields of :class:`Node`, edge attribute

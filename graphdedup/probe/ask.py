@@ -38,8 +38,8 @@ def ask(bench: Bench, question: Question) -> Answer:
     """Launch an executable of the first graph, offer it the second, launch again. Everything made is freed.
 
     Between the two launches nothing else runs on the device: on an H200 a kernel outside of graphs changes the answer. The
-    second graph is built after the first ran, so that a module which it alone needs is
-    loaded later, and what it computes on an executable of its own is found out last.
+    second graph is built after the first ran, so that a module which it alone needs is loaded later, and what it computes on
+    an executable of its own is found out last.
     """
     graphs: list[Any] = []
     executables: list[Any] = []

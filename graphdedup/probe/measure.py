@@ -17,12 +17,11 @@ from graphdedup.probe.spec import Kernel, MemAlloc, Memset, line
 __all__ = ["FACTS", "measure"]
 
 
-def measure(bench: Bench, *, source: str, progress: Callable[[str], None] = lambda _: None) -> Capabilities:
+def measure(bench: Bench, *, source: str) -> Capabilities:
     """Everything that ``bench`` can tell; what it cannot is "unknown". It takes a second or two and leaves nothing behind."""
     identity = bench.driver.identity
     answers = []
     for question in questions(bench.arena):
-        progress(str(question))
         answer = ask(bench, question)
         answers.append(
             AnswerRow(

@@ -53,10 +53,6 @@ class Question:
     def __str__(self) -> str:
         return f"{self.topic}: {self.way}"
 
-    def reversed(self, way: str) -> Question:
-        """The same pair the other way round."""
-        return replace(self, way=way, first=self.second, second=self.first)
-
 
 ATTRIBUTE_VALUES: dict[str, tuple[Kernel, tuple[int, ...], tuple[int, ...]]] = {
     # An access policy window is (buffer, bytes, hit ratio, property of hits, property of misses).

@@ -148,7 +148,7 @@ APART = {
 EITHER = {
     # The value is zero, which a driver need not tell from no value at all.
     *(f"{topic}: {way}" for topic in ("shared_memory_carveout", "mem_sync_domain_map") for way in ("set", "unset")),
-    # A driver that takes it at a launch only makes a node with other defaults than one that is added by hand.
+    # Where a driver takes it at a launch only, one node is captured and the other added by hand: their defaults may differ.
     *(f"preferred_cluster: {way}" for way in ("set", "unset", "set" + ANOTHER_FUNCTION, "unset" + ANOTHER_FUNCTION)),
 }
 """Questions whose two graphs may share or not."""
