@@ -15,27 +15,34 @@ from __future__ import annotations
 
 from graphdedup.backend import DedupBackend, DedupHandle
 from graphdedup.errors import DriverError, GraphDedupError, ReportError, SettingsError
+from graphdedup.graphs_file import GraphsFile
 from graphdedup.placement import Placement
+from graphdedup.policy import Concurrent, FoldPolicy, Verify
 from graphdedup.report.model import FootprintReport
 from graphdedup.signature import Tier
-from graphdedup.stats import Stats
+from graphdedup.stats import SessionStats, Stats
 from graphdedup.topology import Edge, Node, Topology
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Concurrent",
     "DedupBackend",
     "DedupHandle",
     "DriverError",
     "Edge",
+    "FoldPolicy",
     "FootprintReport",
     "GraphDedupError",
+    "GraphsFile",
     "Node",
     "Placement",
     "ReportError",
+    "SessionStats",
     "SettingsError",
     "Stats",
     "Tier",
     "Topology",
+    "Verify",
     "__version__",
 ]

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphdedup import settings
+from graphdedup import settings, snapshot
 from graphdedup.capabilities import Capabilities
 from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.errors import GraphDedupError
-from graphdedup.placement import Placement
-from graphdedup.registry import Member, Registry
-from graphdedup.report.model import Figure, FootprintReport, RefusalRow, SessionRow, Source
+from graphdedup.export import answer, graphs_file
+from graphdedup.graphs_file import GraphsFile
+from graphdedup.group import Member
+from graphdedup.plan import plan_digest
+from graphdedup.policy import FoldPolicy, Verify
+from graphdedup.registries import registry_of
+from graphdedup.registry import Registry
+from graphdedup.report.model import FootprintReport
 from graphdedup.session import SessionLog
-from graphdedup.signature import Tier
 from graphdedup.stats import Stats
 from graphdedup.topology import Topology
 from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
+
+if TYPE_CHECKING:
+    from graphdedup.verify import Verifier
 
 __all__ = ["DedupBackend", "DedupHandle"]
 
@@ -46,50 +51,66 @@ class DedupBackend:
     """Folds the executables of another seam backend: N captured graphs, M execs, the same bytes at every replay.
 
     It takes each graph at ``end_capture``, launches it in ``replay_graph`` and lets it go in ``destroy_graph``. A graph that
-    cannot be folded keeps an executable of its own, or the wrapped backend's; :meth:`report` says why.
+    cannot be folded keeps an executable of its own, or the wrapped backend's; :meth:`report` says why. Backends of one
+    device with equal policies share a registry: their graphs fold onto the same executables, and their counters are one.
 
     Args:
         inner: the backend to wrap, such as ``seam.default_backend()``.
+        policy: what may share an executable and how many there may be; a tier's name stands for a policy of that tier.
         enabled: False hands everything to ``inner``, untouched (rule D14); None asks ``GRAPHDEDUP_DISABLE``.
-        tier: how much of a graph is in its key: ``"structure"`` or ``"function"``.
-        placement: ``"group"``, the fewest executables; or ``"position"``, one per segment position, so that a steady
-            batch size replays without updates.
-        draws_vouched: True when the caller vouches that no captured graph draws random numbers. It matters on torch 2.12
-            and newer, where that cannot be detected and graphs otherwise keep torch's own executable.
-        driver: for a backend that is neither CUDA's nor simulated.
+        verify: compare each graph's first replays with an executable of its own; True for :class:`Verify`'s defaults; None
+            asks ``GRAPHDEDUP_VERIFY``.
+        sync: wait for the current stream after each launch, to see which one fails; None asks ``GRAPHDEDUP_SYNC``.
+        log: a level from which on graphdedup logs to stderr; None asks ``GRAPHDEDUP_LOG``.
+        driver: for a backend that is neither CUDA's nor simulated; its registry is this backend's alone.
         capabilities: what an update carries here; None takes what was measured before, or measures it now in a child process
             (``GRAPHDEDUP_PROBE=0`` forbids that, and functions and clusters then stay in the key).
 
     Raises:
         DriverError: no driver can be had for ``inner``, such as CUDA without the ``cuda`` extra.
-        SettingsError: the environment switch holds something that is no switch, or an argument is unknown.
+        SettingsError: an environment switch holds something that is no switch, or an argument is unknown.
     """
 
     def __init__(
         self,
         inner: GraphBackend,
+        policy: FoldPolicy | str | None = None,
         *,
         enabled: bool | None = None,
-        tier: Tier | str = Tier.STRUCTURE,
-        placement: Placement | str = Placement.GROUP,
-        draws_vouched: bool = False,
+        verify: Verify | bool | None = None,
+        sync: bool | None = None,
+        log: str | None = None,
         driver: GraphDriver | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
         self.inner = inner
-        self.enabled = settings.enabled(enabled)
+        self.policy = FoldPolicy.of(policy)
+        self.enabled = not settings.switch(settings.DISABLE, None if enabled is None else not enabled, False)
+        self._sync = settings.switch(settings.SYNC, sync, False)
+        level = settings.log_level(log)
+        if level is not None:
+            settings.log_to_stderr(level)
+        checks = verify if isinstance(verify, Verify) else None
+        if checks is None and settings.switch(settings.VERIFY, verify if not isinstance(verify, Verify) else None, False):
+            checks = Verify()
         self.registry: Registry | None = None
+        self._verifier: Verifier | None = None
         if self.enabled:
-            self.registry = Registry(
-                driver or driver_for(inner),
-                tier=settings.choice("tier", tier, Tier),
-                placement=settings.choice("placement", placement, Placement),
-                draws_vouched=draws_vouched,
-                capabilities=capabilities,
-            )
+            if driver is not None:
+                self.registry = Registry(driver, self.policy, capabilities=capabilities)
+            else:
+                self.registry = registry_of(driver_for(inner), self.policy, capabilities)
+            if checks is not None:
+                from graphdedup.verify import Verifier
+
+                self._verifier = Verifier(
+                    self.registry.driver.memory(), replays=checks.replays, fresh_inputs=checks.fresh_inputs
+                )
         device = getattr(inner, "device", None)
-        self._sessions = SessionLog(device if isinstance(device, torch.device) else torch.device("cpu"))
-        self._pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sessions = SessionLog(
+            device if isinstance(device, torch.device) else torch.device("cpu"),
+            [] if self.registry is None else self.registry.sessions,
+        )
         self._plain = Counter[str]()
         self._current = _Current()
 
@@ -105,13 +126,21 @@ class DedupBackend:
         return self.inner.new_pool(stream)
 
     def begin_capture(
-        self, pool: Pool, *, segment: SegmentInfo | None = None, capture_error_mode: str = "thread_local"
+        self,
+        pool: Pool,
+        *,
+        segment: SegmentInfo | None = None,
+        capture_error_mode: str = "thread_local",
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
         """Begin a capture; opens a session if none is open."""
         self._sessions.begin("")
-        self._pools.add(pool)
+        if self.registry is not None:
+            self.registry.pools.add(pool)
         self._current.segment = segment or SegmentInfo()
-        self.inner.begin_capture(pool, segment=segment, capture_error_mode=capture_error_mode)
+        self.inner.begin_capture(
+            pool, segment=segment, capture_error_mode=capture_error_mode, **({"generators": generators} if generators else {})
+        )
 
     def end_capture(self, *, discard: bool = False) -> DedupHandle | None:
         """End the capture and fold what it recorded.
@@ -125,22 +154,31 @@ class DedupBackend:
         if self.registry is None:
             self._plain["captured"] += 1
             self._plain["live"] += 1
+            self._plain["peak"] = max(self._plain["peak"], self._plain["live"])
             self._sessions.captured(None)
             return DedupHandle(inner, None)
         try:
-            member = self.registry.fold(self.registry.driver.raw(inner), self._current.segment)
+            raw = self.registry.driver.raw(inner)
+            member = self.registry.fold(raw, self._current.segment, session=self._sessions.name, handle=inner)
         except BaseException:
             self.inner.destroy_graph(inner)
             raise
+        if self._verifier is not None:
+            member.checks_left = self._verifier.replays
         self._sessions.captured(member)
         return DedupHandle(inner, member)
 
     def replay_graph(self, handle: DedupHandle) -> None:
-        """Queue the segment on the current stream: through the shared executable, or the wrapped backend's own."""
+        """Queue the segment on the current stream: through a shared executable, or the wrapped backend's own."""
         if self._sessions.open:
             self.seal()
-        if handle.member is None or self.registry is None or not self.registry.replay(handle.member):
+        if handle.member is None or self.registry is None:
             self.inner.replay_graph(handle.inner)
+            return
+        if not self.registry.replay(handle.member, self._verifier):
+            self.inner.replay_graph(handle.inner)
+        if self._sync:
+            self.registry.driver.synchronize()
 
     def destroy_graph(self, handle: DedupHandle) -> None:
         """The one way a segment goes: the group forgets it, the last member frees the executable, then the graph goes."""
@@ -173,26 +211,9 @@ class DedupBackend:
     def stats(self) -> Stats:
         """The counters now. Cheap: nothing is measured and the device is not touched."""
         if self.registry is None:
-            captured, live = self._plain["captured"], self._plain["live"]
-            return Stats(captured, live, live, 0, 0, 0, 0, 0, 0, live, 0.0, 0.0, 0.0)
-        registry, counters = self.registry, self.registry.counters
-        members = list(registry.members.values())
-        passed_through = sum(member.group is None for member in members)
-        return Stats(
-            captured=counters.captured,
-            execs=registry.exec_count + passed_through,
-            peak_execs=counters.peak_execs,
-            nodes=sum(member.node_count for member in members),
-            groups=len({group.record for group in registry.groups()}),
-            updates=counters.updates,
-            launches=counters.launches,
-            refused=counters.refused,
-            unfolded=counters.unfolded,
-            passed_through=passed_through,
-            walk_seconds=counters.walk_seconds,
-            fold_seconds=counters.fold_seconds,
-            instantiate_seconds=counters.instantiate_seconds,
-        )
+            captured, live, peak = (self._plain[name] for name in ("captured", "live", "peak"))
+            return Stats(captured=captured, execs=live, peak_execs=peak, passed_through=live)
+        return snapshot.stats(self.registry)
 
     def report(self) -> FootprintReport:
         """What the captured graphs cost, with the source of each figure (rules M3, M5). Seals an open session.
@@ -200,54 +221,17 @@ class DedupBackend:
         Raises:
             GraphDedupError: the fold is switched off, so there is nothing to report.
         """
-        registry = self.registry
-        if registry is None:
-            raise GraphDedupError(
-                "the fold is switched off and measures nothing",
-                rule="D14",
-                remedy=f"construct DedupBackend with enabled=True, or unset {settings.DISABLE}",
-            )
+        registry = self._registry("nothing is measured")
         self.seal()
-        stats, identity = self.stats(), registry.driver.identity
-        modelled = [registry.driver.exec_bytes(group.executable.node_count) for group in registry.groups()]
-        if identity.kind == "cuda":
-            sessions = self._sessions.sealed
-            measured = sum(session.exec_device_bytes or 0 for session in sessions)
-            how = f"growth of used device memory over {len(sessions)} capture sessions, less what torch reserved"
-            exec_device = Figure(bytes=measured, source=Source.MEASURED_DEVICE, how=f"{how}; steps of 2 MB")
-            exec_host = Figure(
-                bytes=registry.counters.exec_host_bytes,
-                source=Source.MEASURED_HOST,
-                how="growth of resident memory over each instantiation",
-            )
-        else:
-            how = "live execs x the bytes per node measured on an H200"
-            device_bytes = sum(pair[0] for pair in modelled if pair is not None)
-            host_bytes = sum(pair[1] for pair in modelled if pair is not None)
-            exec_device = Figure(bytes=device_bytes, source=Source.MODELLED, how=how)
-            exec_host = Figure(bytes=host_bytes, source=Source.MODELLED, how=how)
-        pool = Figure(
-            bytes=sum(pool.reserved_bytes() for pool in self._pools),
-            source=Source.MEASURED_DEVICE if identity.kind == "cuda" else Source.MEASURED_HOST,
-            how="reserved by the live pools that were captured into",
-        )
-        return FootprintReport(
-            device=identity.name,
-            driver_version=identity.driver_version,
-            torch_version=torch.__version__,
-            sessions=tuple(
-                SessionRow(name=session.name, captured=session.captured, execs=session.execs)
-                for session in self._sessions.sealed
-            ),
-            refusals=tuple(
-                RefusalRow(reason=reason, count=count, example=registry.refusal_examples[reason])
-                for reason, count in registry.refusals.most_common()
-            ),
-            exec_device=exec_device,
-            exec_host=exec_host,
-            pool=pool,
-            **asdict(stats),
-        )
+        return snapshot.footprint(registry)
+
+    def plan_digest(self) -> str:
+        """32 hexadecimal digits, equal in every process that captured and folded the same graphs alike.
+
+        Raises:
+            GraphDedupError: the fold is switched off.
+        """
+        return plan_digest(self._registry("there is no plan").members.values())
 
     def topology(self, handle: DedupHandle) -> Topology:
         """Export a captured segment, such as ``graph.segments[0]``.
@@ -255,10 +239,42 @@ class DedupBackend:
         Raises:
             GraphDedupError: the fold is switched off, or the segment was destroyed.
         """
-        if self.registry is None or handle.member is None or handle.member.raw is None:
+        registry = self._registry("the segment cannot be exported")
+        member = self._member(handle)
+        return registry.driver.topology(member.raw, label=str(member.segment))
+
+    def explain(self, handle: DedupHandle, other: DedupHandle | None = None) -> str:
+        """Why two captured segments fold or do not, in one or a few lines; alone, against the group nearest to it.
+
+        Raises:
+            GraphDedupError: the fold is switched off, a segment was destroyed, or both are the same.
+        """
+        registry = self._registry("nothing was compared")
+        members = [self._member(one) for one in (handle, other) if one is not None]
+        return answer(registry, *members).text
+
+    def export(self) -> GraphsFile:
+        """Every live captured graph with what the fold knows of it, to be kept as a file for ``graphdedup explain``.
+
+        Raises:
+            GraphDedupError: the fold is switched off.
+        """
+        return graphs_file(self._registry("no graph was read"))
+
+    def _member(self, handle: DedupHandle) -> Member:
+        if handle.member is None or handle.member.raw is None:
             raise GraphDedupError(
-                "the segment cannot be exported: it was destroyed, or the fold is switched off",
+                "the segment cannot be exported: it was destroyed",
                 rule="S14",
-                remedy="export it while its graph is alive, from a DedupBackend with enabled=True",
+                remedy="export it while its graph is alive",
             )
-        return self.registry.driver.topology(handle.member.raw, label=str(handle.member.segment))
+        return handle.member
+
+    def _registry(self, consequence: str) -> Registry:
+        if self.registry is None:
+            raise GraphDedupError(
+                f"the fold is switched off: {consequence}",
+                rule="D14",
+                remedy=f"construct DedupBackend with enabled=True, or unset {settings.DISABLE}",
+            )
+        return self.registry

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from functools import cached_property
 from typing import Literal
 
@@ -83,6 +84,7 @@ _FUNCTIONS = (
     "function of a module loaded later",
 )
 _SAFE = {Outcome.CARRIED, Outcome.REFUSED}
+_TAKEN = {Outcome.CARRIED, Outcome.STALE, Outcome.UNOBSERVED}
 _ALONE = ("changed", "changed back", "set", "to one block", "from one block")
 
 
@@ -192,8 +194,18 @@ class Capabilities(_Model):
                     found.append(name)
         return tuple(found)
 
-    def reads(self, instantiate_flags: int) -> Reads:
-        """What a walk has to read of each node, because an update is not known to carry it."""
+    def reads_everything(self) -> Reads:
+        """Everything that the driver tells of a node, but for parameters."""
+        untold = {row.name for row in self.attributes if row.readable is False}
+        told = [name for name in ATTRIBUTES if name not in _ALWAYS_READ and name not in untold]
+        held = (*self.hidden, *(name for name in told if name not in self.hidden))
+        return Reads(attributes=held, geometry=True, memset_extent=True, memcpy_extent=True)
+
+    def reads(self, instantiate_flags: int, *, leave_out: Collection[Effect] = ()) -> Reads:
+        """What a walk has to read of each node, because an update is not known to carry it.
+
+        Attributes of the effects in ``leave_out`` are not read, as far as the driver was seen to take each change of them.
+        """
         held = list(self.hidden)
         for name in ATTRIBUTES:
             if name in _ALWAYS_READ or (name == "priority" and not instantiate_flags & _USE_NODE_PRIORITY):
@@ -204,6 +216,8 @@ class Capabilities(_Model):
             if name in held:
                 continue
             topic = "priority under USE_NODE_PRIORITY" if name == "priority" else name
+            if ATTRIBUTES[name].effect in leave_out and self.outcomes(topic) <= _TAKEN:
+                continue
             harmless = {Outcome.CARRIED} | ({Outcome.UNOBSERVED} if name in _VISIBLE else set())
             if not self.outcomes(topic) <= harmless:
                 held.append(name)

@@ -85,8 +85,10 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         mode: Annotated[str, typer.Option(help="full, breakable or both.")] = "both",
         rounds: Annotated[int, typer.Option(help="How often each size is replayed, at least 3.")] = 3,
         seed: Annotated[int, typer.Option(help="Seed of weights, inputs and order.")] = 0,
+        tier: Annotated[str, typer.Option(help="What must be equal: structure, function or exact.")] = "structure",
         compare: Annotated[bool, typer.Option("--compare", help="Capture once more, not folded, side by side.")] = False,
         json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+        graphs_file: Annotated[Path | None, typer.Option("--graphs", help="Write the captured graphs, for explain.")] = None,
         verbose: Annotated[bool, typer.Option("--verbose", help="Log in detail.")] = False,
     ) -> int:
         """Capture a transformer at many batch sizes, fold, replay each and compare with eager bit for bit."""
@@ -98,8 +100,10 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
             mode=mode,
             rounds=rounds,
             seed=seed,
+            tier=tier,
             compare=compare,
             json_file=json_file,
+            graphs_file=graphs_file,
             verbose=verbose,
             command=shlex.join(["graphdedup", *arguments]),
         )
@@ -128,6 +132,22 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         _print_report(read_report(file))
         return OK
 
+    @app.command()
+    def explain(
+        file: Annotated[Path, typer.Argument(help="A file of captured graphs, as demo --graphs writes it.")],
+        graph: Annotated[str, typer.Argument(help="A graph: its index, its label or a part of it.")],
+        other: Annotated[str | None, typer.Argument(help="Another; default: the nearest one of another group.")] = None,
+        style: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    ) -> int:
+        """Say why two captured graphs fold or do not: the first difference."""
+        from graphdedup.graphs_file import GraphsFile
+
+        if style not in ("text", "json"):
+            raise _unknown("format", style, ("text", "json"))
+        answer = GraphsFile.read(file).answer(graph, other)
+        print(answer.text if style == "text" else answer.to_json())
+        return OK
+
     return app
 
 
@@ -140,13 +160,16 @@ def _demo_request(
     mode: str,
     rounds: int,
     seed: int,
+    tier: str,
     compare: bool,
     json_file: Path | None,
+    graphs_file: Path | None,
     verbose: bool,
     command: str,
 ) -> "DemoRequest":
     """Check everything that can be wrong with the options, before any long work."""
     from graphdedup.demo import PRESETS, DemoRequest, parse_sizes
+    from graphdedup.signature import Tier
 
     modes: dict[str, tuple[Literal["full", "breakable"], ...]] = {
         "full": ("full",),
@@ -163,9 +186,15 @@ def _demo_request(
         raise SettingsError(f"--rounds {rounds} is out of range.", remedy=f"give 3 to {MAX_ROUNDS}.")
     if not 0 <= seed <= MAX_SEED:
         raise SettingsError(f"--seed {seed} is out of range.", remedy=f"give 0 to {MAX_SEED}.")
+    if tier not in list(Tier):
+        raise _unknown("tier", tier, Tier)
     parsed = parse_sizes(sizes)
     if json_file is not None:
         _check_writable(json_file)
+    if graphs_file is not None:
+        _check_writable(graphs_file, "--graphs")
+        if len(modes[mode]) > 1:
+            raise SettingsError("--graphs writes the graphs of one mode.", remedy="add --mode full or --mode breakable.")
     kind = _resolve_device(device)
     config = PRESETS[model or ("0.6b" if kind == "cuda" else "tiny")]
     return DemoRequest(
@@ -175,6 +204,8 @@ def _demo_request(
         modes=modes[mode],
         rounds=rounds,
         seed=seed,
+        tier=Tier(tier),
+        graphs="" if graphs_file is None else str(graphs_file.absolute()),
         compare=compare,
         progress=sys.stderr.isatty(),
         verbose=verbose,
@@ -239,19 +270,19 @@ def _has_cuda_bindings() -> bool:
         return False
 
 
-def _check_writable(file: Path) -> None:
+def _check_writable(file: Path, option: str = "--json") -> None:
     """Raises SettingsError where ``file`` cannot be written, judged without touching it."""
     folder = file.parent
     if not folder.is_dir():
-        raise _not_writable(file, f"there is no folder {folder}")
+        raise _not_writable(file, f"there is no folder {folder}", option)
     if file.is_dir():
-        raise _not_writable(file, "it is a folder")
+        raise _not_writable(file, "it is a folder", option)
     if not os.access(file if file.exists() else folder, os.W_OK):
-        raise _not_writable(file, "no permission to write there")
+        raise _not_writable(file, "no permission to write there", option)
 
 
-def _not_writable(file: Path, reason: str) -> SettingsError:
-    return SettingsError(f"--json {file}: {reason}.", remedy="name a file in a folder that can be written.")
+def _not_writable(file: Path, reason: str, option: str = "--json") -> SettingsError:
+    return SettingsError(f"{option} {file}: {reason}.", remedy="name a file in a folder that can be written.")
 
 
 def _unknown(what: str, value: str, known: Iterable[str]) -> SettingsError:

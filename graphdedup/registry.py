@@ -1,132 +1,92 @@
-"""Groups, members and executables: fold, refuse, un-fold, release.
+"""Fold, refuse, un-fold, release: the captured graphs of one device and the executables that they share.
 
-A *member* is one captured graph. A *group* is one executable and the members that run on it, all with equal records. A
-member joins a group only after the driver took a real update of the group's live executable (rule D1); what cannot fold
-runs on an executable of its own, with the reason kept (rule D5).
+A *member* is one captured graph. A *group* is members with equal records and the executables that they run on. A member
+joins a group only after the driver took a real update of the group's live executable (rule D1); what cannot fold runs on an
+executable of its own, with the reason kept (rule D5).
 
 Locks: one serialises folding, each executable's makes update and launch one step (rule D10), one guards the tables. They
-are taken in this order and never in another: folding, executable, tables.
+are taken in this order and never in another: folding, executable, tables; those of :mod:`graphdedup.execs` come last.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import re
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphdedup.capabilities import Capabilities
-from graphdedup.clusters import ClusterUse, Use, uses
+from graphdedup.clusters import ClusterUse, uses
 from graphdedup.driver.protocol import Draws, GraphDriver, Reads, UpdateResult, Verdict
 from graphdedup.errors import DriverError, GraphDedupError
-from graphdedup.footprint import host_rss_bytes
-from graphdedup.placement import Placement
+from graphdedup.execs import Execs
+from graphdedup.explain import explain_refusal
+from graphdedup.group import Executable, Group, Member
+from graphdedup.policy import FoldPolicy
 from graphdedup.probe.known import capabilities_for
-from graphdedup.signature import Tier, forbids_sharing, key, record_bytes
+from graphdedup.session import SealedSession
+from graphdedup.signature import forbids_sharing, key, reads, record_bytes, shape_digest
+from graphdedup.tally import Counters, Reasons
 from seam.backend import SegmentInfo
 
-__all__ = ["Counters", "Executable", "Group", "Member", "Registry"]
+if TYPE_CHECKING:
+    from graphdedup.verify import Verifier
+
+__all__ = ["Registry"]
 
 _log = logging.getLogger("graphdedup")
+_MOST_TRIALS = 8
+"""A graph that as many groups of equal record have refused founds its own: n graphs that refuse each other cost n trials."""
 
 
-@dataclass(slots=True, eq=False)
-class Executable:
-    """A live executable. ``reflects`` is the id of the member whose graph it would launch now, or None if unknown.
-
-    ``clustered`` has a bit for each node that ever held a cluster dimension: there, a graph that sets none would inherit it.
-    """
-
-    handle: Any
-    node_count: int
-    clustered: int = 0
-    reflects: int | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+_MOST_EXPLAINED = 32
+"""Refusals that are explained by their nodes: it reads two graphs whole, and more of a kind tell nothing new."""
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    """An executable and the ids of the members that the driver let onto it."""
+class _Unfit(NamedTuple):
+    """Why an executable does not serve a member."""
 
-    record: bytes
-    bucket: tuple[int, str] | None
-    """(lane, key) under which other members find it; None when nobody may join."""
-    executable: Executable
-    clusters: ClusterUse
-    members: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One captured graph. Its id is the registry's own and never used again: no address identifies anything (D8)."""
-
-    id: int
-    raw: Any
-    segment: SegmentInfo
-    node_count: int = 0
-    clustered: int = 0
-    """A bit for each node that sets a cluster dimension."""
-    uses: tuple[Use, ...] = ()
-    """Function and cluster dimension of each node, until the member has found its group."""
-    group: Group | None = None
-    """None when the graph keeps the executable of its own backend; ``reason`` then says why."""
-    left: Group | None = None
-    """The group that it was un-folded from."""
-    reason: str = ""
-    refusals: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counts since the registry was made; times in seconds, bytes measured on the host."""
-
-    captured: int = 0
-    peak_execs: int = 0
-    updates: int = 0
-    launches: int = 0
-    refused: int = 0
-    unfolded: int = 0
-    walk_seconds: float = 0.0
-    fold_seconds: float = 0.0
-    instantiate_seconds: float = 0.0
-    exec_host_bytes: int = 0
+    reason: str
+    detail: str
+    served: bool = False
+    """Whether the replay is done all the same."""
 
 
 class Registry:
-    """Folds the captured graphs of one device.
+    """Folds the captured graphs of one device, for every backend and session of the process that shares it.
 
     Args:
         driver: executes for the device.
-        tier: how much of a graph its key holds.
-        placement: which of the members that could share an executable do.
+        policy: what may share an executable, and how many there may be.
         capabilities: what an update carries here; by default what is known of the driver's device, which may measure it.
-        draws_vouched: the caller vouches that no captured graph draws random numbers, where that cannot be detected.
     """
 
     def __init__(
-        self,
-        driver: GraphDriver,
-        *,
-        tier: Tier = Tier.STRUCTURE,
-        placement: Placement = Placement.GROUP,
-        capabilities: Capabilities | None = None,
-        draws_vouched: bool = False,
+        self, driver: GraphDriver, policy: FoldPolicy | None = None, *, capabilities: Capabilities | None = None
     ) -> None:
         self.driver = driver
-        self.tier = tier
-        self.placement = placement
+        self.policy = policy or FoldPolicy()
         self.capabilities = capabilities or capabilities_for(driver)
-        self.draws_vouched = draws_vouched
         self.counters = Counters()
         self.members: dict[int, Member] = {}
-        self.refusals: Counter[str] = Counter()
-        self.refusal_examples: dict[str, str] = {}
+        self.refusals = Reasons()
+        """Updates that the driver refused, by result."""
+        self.alone = Reasons()
+        """Why graphs were not offered to a group, or a group could not have an executable more."""
+        self.passings = Reasons()
+        """Why graphs were passed through."""
+        self.unfoldings = Reasons()
+        """Why members lost their executable at replay."""
+        self.sessions: list[SealedSession] = []
+        self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._execs = Execs(driver, self.policy, self.counters, self.alone)
         self._buckets: dict[tuple[int, str], list[Group]] = {}
-        self._groups: set[Group] = set()
+        self._groups: dict[Group, None] = {}
+        self._kept: set[int] = set()
+        """Ids of the members that keep the executable of their own backend."""
         self._ids = itertools.count(1)
         self._worked_out: tuple[Capabilities, Reads] | None = None
         self._folding = threading.Lock()
@@ -134,86 +94,113 @@ class Registry:
 
     # Capture
 
-    def fold(self, raw: Any, segment: SegmentInfo) -> Member:
+    def fold(self, raw: Any, segment: SegmentInfo, *, session: str = "", handle: Any = None) -> Member:
         """Take in a captured graph: join a group, found one, or stay with the backend's own executable.
+
+        ``handle`` is the wrapped backend's; without it a graph that may draw random numbers stays with the backend's own.
 
         Raises:
             DriverError: the graph cannot be instantiated at all. Nothing of it is kept.
         """
-        member = Member(next(self._ids), raw, segment)
+        member = Member(next(self._ids), raw, segment, session)
+        draws = Draws.NO
         try:
-            record, pass_through = self._walk(member)
+            record, pass_through, draws = self._walk(member, handle)
         except Exception as error:  # whatever it is, the capture is good: it keeps the backend's executable
             problem = error.problem if isinstance(error, GraphDedupError) else f"{type(error).__name__}: {error}"
             record, pass_through = None, f"the graph cannot be read: {problem}"
         with self._folding:
             if record is None:
-                self._note_refusal(pass_through, str(segment))
+                self.passings.note(pass_through, str(segment))
                 member.reason = pass_through
             else:
                 self._join_or_found(member, record, pass_through)
+                if draws is not Draws.NO:
+                    self._detach(member, handle)
         with self._tables:
             self.members[member.id] = member
             self.counters.captured += 1
+            if member.group is None:
+                self._kept.add(member.id)
+            self._note_peak()
         return member
 
-    def _walk(self, member: Member) -> tuple[bytes | None, str]:
-        """The member's record bytes and why it may not share, or None and why it must be passed through."""
+    def _walk(self, member: Member, handle: Any) -> tuple[bytes | None, str, Draws]:
+        """The member's record bytes and why it may not share, or None and why it must be passed through; does it draw."""
         began = time.perf_counter()
         try:
             identity, flags = self.driver.identity, self.driver.instantiate_flags
-            record = self.driver.walk(member.raw, self._reads(flags))
+            record = self.driver.walk(member.raw, self.reads())
             member.node_count = len(record.nodes)
+            member.opaque_nodes = sum(bool(node.unreadable) for node in record.nodes)
+            member.shape = shape_digest(record)
             member.uses = uses(record.nodes)
             member.clustered = sum(1 << index for index, node in enumerate(record.nodes) if any(node.cluster))
             if record.pass_through:
-                return None, record.pass_through
-            if record.draws is Draws.YES:
-                return None, "it draws random numbers, which only torch's own replay advances (rule D12)"
-            if record.draws is Draws.UNKNOWN and not self.draws_vouched:
-                return None, "this torch does not tell whether the graph draws random numbers (rule D12)"
-            packed = record_bytes(record, identity, flags, self.capabilities, self.tier)
-            return packed, forbids_sharing(record)
+                return None, record.pass_through, record.draws
+            packed = record_bytes(record, identity, flags, self.capabilities, self.policy.tier)
+            draws = record.draws
+            if draws is Draws.UNKNOWN and self.policy.draws_vouched:
+                draws = Draws.NO
+            if draws is Draws.NO and getattr(handle, "generators", None):
+                draws = Draws.UNKNOWN  # only the default generator's draws can be told
+            if draws is not Draws.NO and handle is None:
+                return None, "it may draw random numbers, and its backend is not there to advance them (rule D12)", draws
+            return packed, forbids_sharing(record), draws
         finally:
             self.counters.walk_seconds += time.perf_counter() - began
 
-    def _reads(self, flags: int) -> Reads:
-        """What walks have to read; worked out once for each capabilities."""
+    def reads(self) -> Reads:
+        """What walks have to read of each node; worked out once for each capabilities."""
         if self._worked_out is None or self._worked_out[0] is not self.capabilities:
-            self._worked_out = self.capabilities, self.capabilities.reads(flags)
+            worked_out = reads(self.capabilities, self.driver.instantiate_flags, self.policy.tier)
+            self._worked_out = self.capabilities, worked_out
         return self._worked_out[1]
 
     def _join_or_found(self, member: Member, record: bytes, forbidden: str) -> None:
-        bucket = (self.placement.lane(member.segment), key(record))
+        bucket = (self.policy.placement.lane(member.segment), key(record))
         if forbidden:
-            self._note_refusal(forbidden, str(member.segment))
+            self.alone.note(forbidden, str(member.segment))
             member.reason = forbidden
             self._found(member, record, None)
             return
         with self._tables:
-            candidates = list(self._buckets.get(bucket, ()))
-        # A hash hit is confirmed by the bytes (D2), and equal bytes by the driver (D1).
-        if not any(group.record == record and self._try_join(member, group) for group in candidates):
+            # A hash hit is confirmed by the bytes (D2), and equal bytes by the driver (D1).
+            candidates = [group for group in self._buckets.get(bucket, ()) if group.record == record]
+        # The largest first: it is the likeliest to take one more.
+        candidates.sort(key=lambda group: -len(group.members))
+        if not any(self._try_join(member, group) for group in candidates[:_MOST_TRIALS]):
             self._found(member, record, bucket)
 
     def _try_join(self, member: Member, group: Group) -> bool:
         began = time.perf_counter()
         if self._clusters_conflict(member, group):
             return False
-        with group.executable.lock:
-            with self._tables:
-                if not group.members:
-                    return False  # its last member went while this graph was on its way
-                group.members.add(member.id)
-            result = self._update(group.executable, member)
+        with self._tables:
+            if not group.members:
+                return False  # its last member went while this graph was on its way
+            group.members[member.id] = member
+        executable = None
+        try:
+            executable, result = self._try_update(member, group)
+        except DriverError as error:  # the group had no executable, and none can be made now
+            result = UpdateResult(Verdict.ERROR, detail=error.problem)
         self.counters.fold_seconds += time.perf_counter() - began
         if result.accepted:
             group.clusters.add(member.uses)
             member.group, member.uses = group, ()
             return True
-        self._refuse(member, result)
+        self._refuse(member, executable, result)
         self._leave(member, group)
         return False
+
+    def _try_update(self, member: Member, group: Group) -> tuple[Executable, UpdateResult]:
+        executable = self._execs.claim(group, member, joining=True)
+        try:
+            with executable.lock:
+                return executable, self._update(executable, member)
+        finally:
+            self._execs.leave(executable)
 
     def _clusters_conflict(self, member: Member, group: Group) -> bool:
         """Whether a member of the group runs the same function with another cluster dimension, which is not carried (D3)."""
@@ -223,41 +210,47 @@ class Registry:
         if node is None:
             return False
         reason = f"node {node} runs a function that a sibling runs with another cluster dimension (rule D3)"
-        self._note_refusal(reason, str(member.segment))
+        self.alone.note(reason, str(member.segment))
+        member.refusals.append(reason)
         return True
 
     def _found(self, member: Member, record: bytes, bucket: tuple[int, str] | None) -> None:
         """Found a group on the member's own graph; without a bucket nobody else may join it."""
-        group = Group(record, bucket, self._instantiate(member), ClusterUse(member.uses), {member.id})
+        group = Group(record, bucket, ClusterUse(member.uses), {member.id: member})
+        self._execs.found(group, member)
         with self._tables:
-            self._groups.add(group)
+            self._groups[group] = None
             if bucket is not None:
                 self._buckets.setdefault(bucket, []).append(group)
-            self.counters.peak_execs = max(self.counters.peak_execs, len(self._groups))
-        member.group, member.uses = group, ()
+            self._note_peak()
+            member.group, member.uses = group, ()
+
+    def _detach(self, member: Member, handle: Any) -> None:
+        """Have the wrapped backend's own replay do nothing but advance random numbers, which it does as always (D12)."""
+        try:
+            member.raw, member.prologue = self.driver.detach(handle)
+            member.detached = True
+        except BaseException as error:
+            group, member.group = member.group, None
+            if group is not None:
+                self._leave(member, group)
+            if not isinstance(error, DriverError):
+                raise
+            member.reason = f"it may draw random numbers, and they cannot be advanced apart (rule D12): {error.problem}"
+            self.passings.note(member.reason, str(member.segment))
 
     def _leave(self, member: Member, group: Group) -> None:
-        """Take a member out of a group; the last one frees the executable (D9). Holds no executable's lock."""
+        """Take a member out of a group; the last one frees the executables (D9). Holds no executable's lock."""
         with self._tables:
-            group.members.discard(member.id)
+            group.members.pop(member.id, None)
             if group.members or group not in self._groups:
                 return
-            self._groups.remove(group)
+            del self._groups[group]
             if group.bucket is not None:
                 self._buckets[group.bucket].remove(group)
                 if not self._buckets[group.bucket]:
                     del self._buckets[group.bucket]
-        with group.executable.lock:
-            self.driver.destroy(group.executable.handle)
-
-    def _instantiate(self, member: Member) -> Executable:
-        began, rss = time.perf_counter(), host_rss_bytes()
-        try:
-            handle = self.driver.instantiate(member.raw)
-        finally:
-            self.counters.instantiate_seconds += time.perf_counter() - began
-        self.counters.exec_host_bytes += max(0, host_rss_bytes() - rss)
-        return Executable(handle, member.node_count, member.clustered, member.id)
+        self._execs.free(group)
 
     # Update and refusal
 
@@ -287,58 +280,108 @@ class Registry:
             self.driver.set_unit_clusters(member.raw, nodes)
             member.clustered |= missing
 
-    def _refuse(self, member: Member, result: UpdateResult) -> None:
+    def _refuse(self, member: Member, executable: Executable | None, result: UpdateResult) -> None:
+        """Count a refusal and keep its reason; the first ones are explained by what the two nodes are."""
         node = "" if result.node is None else f" at node {result.node}"
-        detail = f" ({result.detail})" if result.detail else ""
-        member.refusals.append(f"{result.verdict}{node}{detail}")
+        told = f"{result.verdict}{node}{f' ({result.detail})' if result.detail else ''}"
         self.counters.refused += 1
-        self._note_refusal(f"the driver refused the update: {result.verdict}", f"{member.segment}{node}{detail}")
-
-    def _note_refusal(self, reason: str, example: str) -> None:
-        """Count by reason; which node of which graph it was stands in the example."""
-        general = re.sub(r"node \d+", "a node", reason)
-        self.refusals[general] += 1
-        self.refusal_examples.setdefault(general, example if general == reason else f"{example}: {reason}")
+        if result.node is not None and executable is not None and self.counters.refused <= _MOST_EXPLAINED:
+            held = self.members.get(executable.reflects or 0)
+            try:
+                sides = [None if one is None else self.driver.topology(one.raw).nodes[result.node] for one in (held, member)]
+                told = explain_refusal(result.verdict, result.node, *sides)
+            except (DriverError, IndexError):
+                _log.debug("%s: the refused node could not be read", member.segment, exc_info=True)
+        member.refusals.append(told)
+        self.refusals.note(f"the driver refused the update: {result.verdict}", f"{member.segment}: {told}")
 
     # Replay
 
-    def replay(self, member: Member) -> bool:
+    def replay(self, member: Member, verifier: Verifier | None = None) -> bool:
         """Update if needed and launch on the current stream; False if the member has no executable here.
 
+        ``verifier`` compares the member's first replays with an executable of its own.
+
         Raises:
-            DriverError: the launch itself failed.
+            DriverError: the launch itself failed, or a graph without executable can get none.
         """
         while (group := member.group) is not None:
-            executable = group.executable
-            with executable.lock:
-                if member.group is not group:
-                    continue  # another thread un-folded it while this one waited
-                if executable.reflects != member.id:
-                    result = self._update(executable, member)
-                    if not result.accepted:
-                        self._unfold(member, group, result)
-                        continue
-                self.driver.launch(executable.handle)
-                self.counters.launches += 1
+            executable = self._execs.claim(group, member)
+            try:
+                with executable.lock:
+                    if member.group is not group:
+                        continue  # another thread un-folded it while this one waited
+                    unfit = self._launch(executable, member, verifier)
+            finally:
+                self._execs.leave(executable)
+            if unfit is None:
+                return True
+            self._unfold(member, group, unfit)
+            if unfit.served:
                 return True
         return False
 
-    def _unfold(self, member: Member, group: Group, result: UpdateResult) -> None:
-        """Give a member that its executable no longer takes one of its own; never another graph's contents (D6).
+    def _launch(self, executable: Executable, member: Member, verifier: Verifier | None) -> _Unfit | None:
+        """Launch a member; or why this executable is not fit for it."""
+        if executable.reflects != member.id:
+            result = self._update(executable, member)
+            if not result.accepted:
+                self._refuse(member, executable, result)
+                return _Unfit(f"the driver refused the update: {result.verdict}", member.refusals[-1])
+            self.counters.replay_updates += 1
+        stream, last = self.driver.stream(), member.last
+        if last is not None and last is not executable and member.last_stream != stream:
+            self.driver.order_after(last.handle)  # one graph never overlaps itself
+        executable.stream, executable.launched = stream, member.id
+        member.last, member.last_stream = executable, stream
+        self.counters.launches += 1
+        if member.checks_left and verifier is not None:
+            member.checks_left -= 1
+            return self._compare(executable, member, verifier)
+        self.driver.launch(executable.handle, member.prologue)
+        return None
 
-        It stays a member of the group's table until it is released, so that the group cannot lose its executable while
-        this thread holds that executable's lock.
-        """
-        self._refuse(member, result)
+    def _compare(self, executable: Executable, member: Member, verifier: Verifier) -> _Unfit | None:
+        """Launch the member on an executable of its own as well. Where they differ the caller gets what that one wrote."""
+        try:
+            own = self.driver.instantiate(member.raw)
+        except DriverError as error:
+            _log.warning("%s cannot be verified: %s", member.segment, error.problem)
+            self.driver.launch(executable.handle, member.prologue)
+            return None
+        rest = [] if member.prologue is None else [self.driver.advance(member.prologue)]
+
+        def run(handle: Any) -> None:
+            self.driver.launch(handle, rest.pop() if rest else None)
+
+        compared = verifier.compared_count
+        try:
+            mismatch = verifier.compare(member.raw, partial(run, own), partial(run, executable.handle))
+        finally:
+            self.driver.finish(own)
+            self.driver.destroy(own)
+        self.counters.verified += verifier.compared_count - compared
+        if mismatch is None:
+            return None
+        self.counters.mismatches += 1
+        return _Unfit("it wrote other bytes than on an executable of its own", f"verify: {mismatch}", served=True)
+
+    def _unfold(self, member: Member, group: Group, unfit: _Unfit) -> None:
+        """Give a member that its executable does not serve one of its own; never another graph's contents (D6)."""
         self.counters.unfolded += 1
-        member.reason = f"un-folded at replay: {member.refusals[-1]}"
-        member.left = group
+        self.unfoldings.note(unfit.reason, f"{member.segment}: {unfit.detail}")
+        member.reason = f"un-folded at replay: {unfit.detail}"
+        _log.warning("%s was %s", member.segment, member.reason)
         try:
             self._found(member, group.record, None)
         except DriverError as error:
-            member.group = None
+            if member.detached:
+                raise  # the wrapped backend's executable would do nothing
+            with self._tables:
+                member.group = None
+                self._kept.add(member.id)
             member.reason += f"; and no executable of its own: {error.problem}"
-        _log.warning("%s was un-folded: %s", member.segment, member.reason)
+        self._leave(member, group)
 
     # Release
 
@@ -355,19 +398,32 @@ class Registry:
                     rule="D9",
                     remedy="destroy each handle once, and replay none after",
                 )
-        groups = [group for group in (member.group, member.left) if group is not None]
-        member.group = member.left = member.raw = None
-        for group in groups:
-            self._leave(member, group)
+            self._kept.discard(member.id)
+            group, raw = member.group, member.raw
+            member.group = member.raw = member.prologue = member.last = None
+        try:
+            if group is not None:
+                self._leave(member, group)
+        finally:
+            if member.detached:
+                self.driver.discard(raw)
 
     # Figures
 
     def groups(self) -> list[Group]:
-        """The live groups, one executable each."""
+        """The live groups, oldest first."""
         with self._tables:
             return list(self._groups)
 
     @property
     def exec_count(self) -> int:
         """Live executables of this registry."""
-        return len(self._groups)
+        return len(self._execs)
+
+    @property
+    def passed_through_count(self) -> int:
+        """Live members that keep their own backend's executable."""
+        return len(self._kept)
+
+    def _note_peak(self) -> None:
+        self.counters.peak_execs = max(self.counters.peak_execs, self.exec_count + self.passed_through_count)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
 
 from graphdedup.footprint import Span
-from graphdedup.registry import Member
+from graphdedup.group import Group, Member
 
-__all__ = ["SealedSession", "SessionLog"]
+__all__ = ["SealedSession", "SessionLog", "exec_count"]
 
 _log = logging.getLogger("graphdedup")
 
@@ -29,6 +30,12 @@ class SealedSession:
     exec_device_bytes: int | None
 
 
+def exec_count(members: Collection[Member]) -> int:
+    """Executables that these members run on: their groups', and one for each that keeps its own backend's."""
+    groups: set[Group] = {member.group for member in members if member.group is not None}
+    return sum(len(group.executables) for group in groups) + sum(member.group is None for member in members)
+
+
 @dataclass(slots=True)
 class _Open:
     name: str
@@ -39,10 +46,15 @@ class _Open:
 
 
 class SessionLog:
-    """The sessions of one backend. One is open at a time; captures outside a named one open one of their own."""
+    """The sessions of one backend. One is open at a time; captures outside a named one open one of their own.
 
-    def __init__(self, device: torch.device) -> None:
-        self.sealed: list[SealedSession] = []
+    Args:
+        device: where memory is read.
+        sealed: where ended sessions go; shared by the backends that share a registry.
+    """
+
+    def __init__(self, device: torch.device, sealed: list[SealedSession]) -> None:
+        self.sealed = sealed
         self._device = device
         self._open: _Open | None = None
         self._lock = threading.Lock()
@@ -51,6 +63,12 @@ class SessionLog:
     def open(self) -> bool:
         """Whether a session is open; read on every replay, hence without the lock."""
         return self._open is not None
+
+    @property
+    def name(self) -> str:
+        """The name of the open session; empty if none is open or it has none."""
+        session = self._open
+        return session.name if session is not None else ""
 
     def begin(self, name: str) -> None:
         """Open a session if none is open."""
@@ -75,12 +93,10 @@ class SessionLog:
             ending, self._open = self._open, None
         if ending is None or not ending.captured:
             return None
-        groups = {id(member.group) for member in ending.members if member.group is not None}
-        own = sum(member.group is None for member in ending.members)
         sealed = SealedSession(
             ending.name,
             ending.captured,
-            len(groups) + own + ending.plain,
+            exec_count(ending.members) + ending.plain,
             ending.span.end().exec_device_bytes,
         )
         self.sealed.append(sealed)

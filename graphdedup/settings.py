@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import enum
+import logging
 import os
+import sys
 from collections.abc import Mapping
-from typing import TypeVar
 
 from graphdedup.errors import SettingsError
 
-__all__ = ["CACHE", "DISABLE", "PROBE", "choice", "enabled", "parse_switch", "probe"]
+__all__ = ["CACHE", "DISABLE", "LOG", "PROBE", "SYNC", "VERIFY", "log_level", "log_to_stderr", "parse_switch", "switch"]
 
 DISABLE = "GRAPHDEDUP_DISABLE"
 """Environment switch: ``1`` or ``true`` leaves every graph to the wrapped backend (rule D14)."""
+VERIFY = "GRAPHDEDUP_VERIFY"
+"""Environment switch: ``1`` or ``true`` compares each graph's first replays with an executable of its own."""
+SYNC = "GRAPHDEDUP_SYNC"
+"""Environment switch: ``1`` or ``true`` waits for the current stream after each launch."""
+LOG = "GRAPHDEDUP_LOG"
+"""Environment variable: a level from which on graphdedup logs to stderr."""
 PROBE = "GRAPHDEDUP_PROBE"
 """Environment switch: ``0`` or ``false`` never measures a device on its own; only the cache is read (rule D3)."""
 CACHE = "GRAPHDEDUP_CACHE"
 """Environment variable: the folder in which measured capabilities are kept."""
 
-_E = TypeVar("_E", bound=enum.StrEnum)
 _WORDS = {"1": True, "true": True, "0": False, "false": False}
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def parse_switch(name: str, text: str) -> bool:
@@ -34,38 +40,48 @@ def parse_switch(name: str, text: str) -> bool:
         raise SettingsError(f"{name}={text!r} is no switch", remedy="use one of 0, 1, true, false") from None
 
 
-def enabled(given: bool | None, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether to fold: ``given`` if it is not None, else what :data:`DISABLE` says, else True.
+def switch(name: str, given: bool | None, default: bool, environment: Mapping[str, str] | None = None) -> bool:
+    """``given`` if it is not None, else what the environment variable ``name`` says, else ``default``.
 
     Raises:
-        SettingsError: the environment holds something that is no switch.
+        SettingsError: the environment holds something that is no switch, or what is given is none.
     """
-    if given is not None:
+    if isinstance(given, bool):
         return given
-    text = (os.environ if environment is None else environment).get(DISABLE)
-    return True if text is None else not parse_switch(DISABLE, text)
-
-
-def probe(given: bool | None, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether a device may be measured: ``given`` if it is not None, else what :data:`PROBE` says, else True.
-
-    Raises:
-        SettingsError: the environment holds something that is no switch.
-    """
     if given is not None:
-        return given
-    text = (os.environ if environment is None else environment).get(PROBE)
-    return True if text is None else parse_switch(PROBE, text)
+        raise SettingsError(f"{name}: {given!r} given in code is no switch", remedy="give True, False or None")
+    text = (os.environ if environment is None else environment).get(name)
+    return default if text is None else parse_switch(name, text)
 
 
-def choice(name: str, given: str, kind: type[_E]) -> _E:
-    """Read one of an enumeration's values.
+def log_level(given: str | None, environment: Mapping[str, str] | None = None) -> int | None:
+    """The level given, else the one that :data:`LOG` names, as a number of :mod:`logging`; None if neither is there.
 
     Raises:
-        SettingsError: ``given`` is none of them; the message lists them.
+        SettingsError: it is none of debug, info, warning, error (any case).
     """
+    text = given if given is not None else (os.environ if environment is None else environment).get(LOG)
+    if text is None:
+        return None
     try:
-        return kind(given)
-    except ValueError:
-        values = ", ".join(repr(str(member.value)) for member in kind)
-        raise SettingsError(f"{name}={given!r} is unknown", remedy=f"use one of {values}") from None
+        return _LEVELS[text.strip().lower()]
+    except (KeyError, AttributeError):
+        raise SettingsError(f"{LOG}={text!r} is no level", remedy=f"use one of {', '.join(_LEVELS)}") from None
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever ``sys.stderr`` is at the time. One of it serves the process."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def log_to_stderr(level: int) -> None:
+    """Log what graphdedup says from ``level`` on to stderr; once, however often it is called."""
+    logger = logging.getLogger("graphdedup")
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        handler = _Stderr()
+        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(level)

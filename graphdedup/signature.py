@@ -13,11 +13,12 @@ from typing import NamedTuple
 import xxhash
 
 from graphdedup.capabilities import Capabilities
-from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, NodeRecord
+from graphdedup.driver.attributes import Effect
+from graphdedup.driver.protocol import DeviceIdentity, GraphRecord, NodeRecord, Reads
 
-__all__ = ["Tier", "forbids_sharing", "key", "record_bytes"]
+__all__ = ["Tier", "forbids_sharing", "key", "reads", "record_bytes", "shape_digest"]
 
-_VERSION = 2
+_VERSION = 3
 
 
 class Tier(enum.StrEnum):
@@ -26,7 +27,21 @@ class Tier(enum.StrEnum):
     STRUCTURE = "structure"
     """Node kinds, edges, and what an update cannot carry here. Grid, block, shared memory, parameters are not in it."""
     FUNCTION = "function"
-    """Also the kernel function and cluster dimension of each node, carried or not."""
+    """Also the kernel function and cluster dimension of each node, carried or not, and attributes that cost time alone."""
+    EXACT = "exact"
+    """Also grid, block, shared memory, sizes of copies and memsets, and every attribute that the driver tells: what is left
+    to an update are parameters, that is addresses and numbers."""
+
+
+def reads(capabilities: Capabilities, instantiate_flags: int, tier: Tier) -> Reads:
+    """What a walk has to read of each node for a record of this tier.
+
+    In the default tier attributes that change nothing but time are left to the update, carried or not: folding then stays
+    exact, and where a driver forgets one (cluster scheduling policy, on an H200) the cost is time at most.
+    """
+    if tier is Tier.EXACT:
+        return capabilities.reads_everything()
+    return capabilities.reads(instantiate_flags, leave_out=(Effect.TIME,) if tier is Tier.STRUCTURE else ())
 
 
 def _field(data: bytes) -> bytes:
@@ -78,12 +93,12 @@ def record_bytes(
 ) -> bytes:
     """Everything that must be equal before two graphs are tried on one executable (rules D3, D4).
 
-    ``record`` was walked with ``capabilities.reads(instantiate_flags)``. Nodes and edges are written in the order that it
+    ``record`` was walked with :func:`reads` of the same tier. Nodes and edges are written in the order that it
     has: the driver pairs nodes by it, so sorting them would make graphs equal that it refuses.
     """
     held = _Held(
-        functions=tier is Tier.FUNCTION or not capabilities.carries_function,
-        clusters=tier is Tier.FUNCTION or not capabilities.carries_cluster,
+        functions=tier is not Tier.STRUCTURE or not capabilities.carries_function,
+        clusters=tier is not Tier.STRUCTURE or not capabilities.carries_cluster,
     )
     major, minor = identity.compute_capability
     head = (
@@ -98,6 +113,18 @@ def record_bytes(
 def key(record: bytes) -> str:
     """The xxh3_128 of a record, as 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(record)
+
+
+def shape_digest(record: GraphRecord) -> str:
+    """A digest of node kinds and edges alone: equal in every process, since no handle or address is in it."""
+    digest = xxhash.xxh3_128()
+    for node in record.nodes:
+        digest.update(node.kind.encode() + b"\0")
+        if node.child is not None:
+            digest.update(shape_digest(node.child).encode())
+    for edge in record.edges:
+        digest.update(struct.pack("<qq3q", edge.source, edge.target, *edge.data))
+    return digest.hexdigest()
 
 
 def forbids_sharing(record: GraphRecord) -> str:

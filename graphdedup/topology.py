@@ -9,19 +9,24 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from graphdedup.validation import from_json
 
-__all__ = ["Edge", "Node", "Subgraph", "Topology"]
+__all__ = ["FOLDABLE_KINDS", "Edge", "Node", "Subgraph", "Topology"]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+FOLDABLE_KINDS = frozenset({"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"})
+"""Kinds of node that a graph may have and share an executable; one of another kind is passed through (rule D11)."""
+
+
 class Node(_Model):
     """One node. What the driver would not tell is None or named in ``unreadable``, never invented.
 
     ``grid``, ``block`` and ``cluster`` are (x, y, z); ``cluster`` is (0, 0, 0) for a kernel without clusters.
-    ``parameters`` holds what the driver tells of the node, such as addresses and byte counts, or a kernel's parameter
-    bytes in hexadecimal.
+    ``attributes`` are launch attributes by the names of :data:`graphdedup.driver.attributes.ATTRIBUTES`; one of several
+    fields is a tuple, and left out where all of them are zero. ``parameters`` holds what the driver tells of the node, such
+    as addresses and byte counts, or a kernel's parameter bytes in hexadecimal.
     """
 
     index: int
@@ -31,7 +36,17 @@ class Node(_Model):
     block: tuple[int, int, int] | None = None
     shared_bytes: int | None = None
     cluster: tuple[int, int, int] | None = None
-    attributes: dict[str, int] = {}
+    required_cluster: tuple[int, int, int] | None = None
+    """The cluster dimension that the kernel's function was compiled for; a launch has it where the node sets none."""
+    local_bytes: int | None = None
+    """Local memory that a thread of the kernel's function was compiled for."""
+    function: int | None = None
+    """A number that tells kernel functions of one name apart. It is a handle: it means nothing in another process."""
+    context: int | None = None
+    """The node's context where it is not the device's own."""
+    memory: tuple[str, str] | None = None
+    """Of a copy: where it reads and where it writes, ``"host"``, ``"device"``, ``"array"`` or ``"unknown"``."""
+    attributes: dict[str, int | tuple[int | float, ...]] = {}
     unreadable: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
     child: Subgraph | None = None
@@ -51,6 +66,13 @@ class Subgraph(_Model):
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
+
+    def dependencies(self) -> list[tuple[tuple[int, tuple[int, int, int]], ...]]:
+        """For each node what it waits for, as (source, edge data), in the order that an update pairs nodes by."""
+        incoming: list[list[tuple[int, tuple[int, int, int]]]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            incoming[edge.target].append((edge.source, edge.data))
+        return [tuple(sources) for sources in incoming]
 
     @model_validator(mode="after")
     def _indices(self) -> Self:

@@ -18,6 +18,7 @@ from seam.errors import BreakError, CaptureError, CaptureFailed, ReplayError, Se
 from seam.graph import Break, BreakableGraph, GraphState
 from seam.mode import Mode
 from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
+from seam.stamp import Stamped
 
 __all__ = [
     "Break",
@@ -35,6 +36,7 @@ __all__ = [
     "ReplayError",
     "SeamError",
     "SegmentInfo",
+    "Stamped",
     "capture",
     "copy_output",
     "default_backend",

@@ -7,9 +7,12 @@ there is no other way to release one (rule S14).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import torch
 
 __all__ = ["GraphBackend", "Handle", "Pool", "SegmentInfo"]
 
@@ -60,9 +63,17 @@ class GraphBackend(Protocol):
         """Make a pool; ``stream`` is its capture stream, a new one if None."""
 
     def begin_capture(
-        self, pool: Pool, *, segment: SegmentInfo | None = None, capture_error_mode: str = "thread_local"
+        self,
+        pool: Pool,
+        *,
+        segment: SegmentInfo | None = None,
+        capture_error_mode: str = "thread_local",
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
-        """Begin to record the current thread's work on ``pool.stream``, which is the current stream."""
+        """Begin to record the current thread's work on ``pool.stream``, which is the current stream.
+
+        ``generators`` are those that the work draws from, besides the device's default one.
+        """
 
     def end_capture(self, *, discard: bool = False) -> Handle | None:
         """End the capture and return its handle.

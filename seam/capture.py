@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar, overload
+
+import torch
 
 from seam import active
 from seam.backend import Pool, SegmentInfo
@@ -28,10 +30,13 @@ _ERROR_MODES = ("global", "thread_local", "relaxed")
 class _CaptureScope:
     """One open scope: it knows whether a segment is being recorded, and what went wrong first."""
 
-    def __init__(self, graph: BreakableGraph, pool: Pool, capture_error_mode: str) -> None:
+    def __init__(
+        self, graph: BreakableGraph, pool: Pool, capture_error_mode: str, generators: Sequence[torch.Generator]
+    ) -> None:
         self.graph = graph
         self.pool = pool
         self.capture_error_mode = capture_error_mode
+        self.generators = tuple(generators)
         self.recording = False
         self.failure: BaseException | None = None
         self._slots: list[BreakSlot] = []
@@ -50,7 +55,8 @@ class _CaptureScope:
                 remedy="do not edit .segments or .breaks while a scope is open",
             )
         info = SegmentInfo(position=len(graph.segments), label=graph.label)
-        graph.backend.begin_capture(self.pool, segment=info, capture_error_mode=self.capture_error_mode)
+        more: dict[str, Any] = {"generators": self.generators} if self.generators else {}  # a backend need not know any
+        graph.backend.begin_capture(self.pool, segment=info, capture_error_mode=self.capture_error_mode, **more)
         self.recording = True
 
     def end_segment(self) -> None:
@@ -127,6 +133,7 @@ def capture(
     capture_error_mode: str = "thread_local",
     *,
     mode: Mode | str = Mode.BREAKABLE,
+    generators: Sequence[torch.Generator] = (),
 ) -> Iterator[BreakableGraph]:
     """Capture the work of the body into ``graph``; the counterpart of ``torch.cuda.graph``, with the same arguments.
 
@@ -142,6 +149,8 @@ def capture(
         capture_error_mode: ``"thread_local"``, ``"global"`` or ``"relaxed"``, as in ``torch.cuda.graph``. The default
             differs from torch's: another thread's call then cannot invalidate this capture (rule S12).
         mode: ``"breakable"``, ``"full"`` (break points are plain calls) or ``"disabled"`` (nothing is captured).
+        generators: those that the captured work draws random numbers from, besides the device's default one; as with
+            ``torch.cuda.CUDAGraph.register_generator_state``.
 
     Raises:
         CaptureError: scopes nest, the graph holds a capture already, or an argument is off; no backend call was made.
@@ -159,7 +168,7 @@ def capture(
     if pool is None:
         pool = graph.backend.new_pool(stream)
     graph._begin(mode, pool)
-    scope = _CaptureScope(graph, pool, capture_error_mode)
+    scope = _CaptureScope(graph, pool, capture_error_mode, generators)
     try:
         with ExitStack() as contexts:
             contexts.enter_context(collector_paused())

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from seam.backend import Pool, SegmentInfo
-from seam.cuda_streams import LaunchStreams
+from seam.cuda_family import family_of
+from seam.cuda_streams import launch_streams
 from seam.errors import CaptureError, SeamError
 
 __all__ = ["CudaBackend", "CudaPool", "CudaSegment"]
@@ -39,6 +40,7 @@ class CudaPool:
             raise CaptureError(
                 "the default stream cannot capture", rule="M1", remedy="pass torch.cuda.Stream(), or leave stream out"
             )
+        self.family = family_of(self._stream)
         self.id: Any = torch.cuda.graph_pool_handle()
         self._ids = [self.id]
         with self.entered():
@@ -91,20 +93,25 @@ class CudaPool:
 
 
 class CudaSegment:
-    """One captured segment. Keeps its pool alive."""
+    """One captured segment. Keeps its pool alive. ``generators`` may be drawn from besides the device's default one."""
 
-    __slots__ = ("graph", "info", "pool")
+    __slots__ = ("generators", "graph", "info", "pool")
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, info: SegmentInfo) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, pool: CudaPool, info: SegmentInfo, generators: tuple[torch.Generator, ...] = ()
+    ) -> None:
         self.graph: torch.cuda.CUDAGraph | None = graph
         self.pool: CudaPool | None = pool
         self.info = info
+        self.generators = generators
+        pool.family.joined()
 
 
 class _Open(threading.local):
     graph: torch.cuda.CUDAGraph | None = None
     pool: CudaPool | None = None
     info: SegmentInfo = SegmentInfo()
+    generators: tuple[torch.Generator, ...] = ()
 
 
 class _Captures:
@@ -159,7 +166,7 @@ class CudaBackend:
         index = device if isinstance(device, int) else torch.device(device or "cuda").index
         self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
         self._open = _Open()
-        self.launches = LaunchStreams(self.device)
+        self.launches = launch_streams(self.device)
         """Streams that hold launches of this backend's graphs; whoever launches them otherwise notes it here."""
 
     def new_pool(self, stream: torch.cuda.Stream | None = None) -> CudaPool:
@@ -167,7 +174,12 @@ class CudaBackend:
         return CudaPool(self.device, stream)
 
     def begin_capture(
-        self, pool: Pool, *, segment: SegmentInfo | None = None, capture_error_mode: str = "thread_local"
+        self,
+        pool: Pool,
+        *,
+        segment: SegmentInfo | None = None,
+        capture_error_mode: str = "thread_local",
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
         """Begin a capture on the current stream, which is ``pool.stream``; see :class:`seam.backend.GraphBackend`."""
         info = segment or SegmentInfo()
@@ -176,6 +188,8 @@ class CudaBackend:
         if self._open.graph is not None:
             raise CaptureError(f"{info}: this thread is capturing already", rule="S6", remedy="end that capture first")
         graph = torch.cuda.CUDAGraph(keep_graph=True)
+        for generator in generators:
+            graph.register_generator_state(generator)
         _captures.began()
         try:
             graph.capture_begin(pool.id, capture_error_mode=capture_error_mode)
@@ -185,6 +199,7 @@ class CudaBackend:
             self._destroy_due()
             raise
         self._open.graph, self._open.pool, self._open.info = graph, pool, info
+        self._open.generators = tuple(generators)
 
     def end_capture(self, *, discard: bool = False) -> CudaSegment | None:
         """End this thread's capture; see :class:`seam.backend.GraphBackend`.
@@ -214,9 +229,10 @@ class CudaBackend:
         finally:
             self._destroy_due()
         if discard:
-            graph.reset()
+            pool.family.joined()
+            pool.family.leave(graph)
             return None
-        return CudaSegment(graph, pool, info)
+        return CudaSegment(graph, pool, info, self._open.generators)
 
     def replay_graph(self, handle: CudaSegment) -> None:
         """Queue the segment on the current stream: torch's own replay."""
@@ -235,11 +251,11 @@ class CudaBackend:
             self._destroy(segment)
 
     def _destroy(self, segment: CudaSegment) -> None:
-        graph, segment.graph, segment.pool = segment.graph, None, None
-        if graph is not None:
+        graph, pool, segment.graph, segment.pool = segment.graph, segment.pool, None, None
+        if graph is not None and pool is not None:
             # reset() gives the pool's memory back at once, also under a launch that still runs.
             self.launches.wait()
-            graph.reset()
+            pool.family.leave(graph)
 
 
 def _graph_of(handle: CudaSegment) -> torch.cuda.CUDAGraph:

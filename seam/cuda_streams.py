@@ -6,9 +6,11 @@ capture, which may be another thread's.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
-__all__ = ["LaunchStreams"]
+__all__ = ["LaunchStreams", "launch_streams"]
 
 
 class LaunchStreams:
@@ -18,9 +20,14 @@ class LaunchStreams:
         self._device = device
         self._handles: set[int] = set()
 
-    def note_current(self) -> int:
-        """Note the current stream and return its handle; a fraction of a microsecond, for the replay path."""
+    def current(self) -> int:
+        """The handle of the current stream; a fraction of a microsecond, for the replay path."""
         handle: int = torch._C._cuda_getCurrentRawStream(self._device.index)
+        return handle
+
+    def note_current(self) -> int:
+        """Note the current stream and return its handle."""
+        handle = self.current()
         self._handles.add(handle)
         return handle
 
@@ -35,3 +42,13 @@ class LaunchStreams:
             if not capturing:
                 stream.synchronize()
                 self._handles.discard(handle)
+
+
+@cache
+def _of_index(index: int) -> LaunchStreams:
+    return LaunchStreams(torch.device("cuda", index))
+
+
+def launch_streams(device: torch.device) -> LaunchStreams:
+    """The streams of a device: one object in a process, since executables may be shared between backends."""
+    return _of_index(device.index)

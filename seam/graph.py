@@ -14,6 +14,7 @@ from seam import active
 from seam.backend import GraphBackend, Handle, Pool
 from seam.errors import CaptureError, ReplayError
 from seam.mode import Mode
+from seam.stamp import note_replay
 
 __all__ = ["BreakableGraph", "GraphState"]
 
@@ -112,6 +113,7 @@ class BreakableGraph:
                 rule="S5",
                 remedy="capture one of the two into a pool of its own",
             )
+        note_replay(self.pool, self)
         replay_graph = self.backend.replay_graph
         pools.append(self.pool)
         try:

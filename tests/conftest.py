@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("gpu")]
     items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(autouse=True)
+def registries_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has one registry in a process; a test that shares it with others could count on nothing."""
+    monkeypatch.setattr("graphdedup.registries._registries", weakref.WeakValueDictionary())
 
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -36,10 +36,12 @@ if not __package__:  # as a script, which finds its own folder only
 from graphdedup.capabilities import Capabilities
 from graphdedup.driver.protocol import UpdateResult, Verdict
 from graphdedup.errors import DriverError
+from graphdedup.group import Member
+from graphdedup.policy import FoldPolicy
 from graphdedup.probe.bench import Bench, NotHere
 from graphdedup.probe.known import capabilities_for
 from graphdedup.probe.spec import STAMP_WORDS, Arena, Child, GraphSpec, Kernel
-from graphdedup.registry import Member, Registry
+from graphdedup.registry import Registry
 from graphdedup.signature import forbids_sharing, record_bytes
 from seam.backend import SegmentInfo
 
@@ -254,7 +256,7 @@ class Fuzz:
     def _fold(self, family: Family, seen: _Observed) -> None:
         """A registry takes the family in and replays it by its schedule."""
         counters = self.counters
-        registry = Registry(self.bench.driver, capabilities=self.capabilities, draws_vouched=True)
+        registry = Registry(self.bench.driver, FoldPolicy(draws_vouched=True), capabilities=self.capabilities)
         raws: list[Any] = []
         members: list[Member] = []
         try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -20,7 +21,9 @@ from graphdedup.backend import DedupBackend
 from graphdedup.demo.model import DecoderModel, KVCache, ModelConfig
 from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.footprint import Span, modelled_exec_bytes
+from graphdedup.policy import FoldPolicy
 from graphdedup.report import Figure, RefusalRow, Source
+from graphdedup.signature import Tier
 
 __all__ = ["MIN_ROUNDS", "ArmResult", "ArmSpec", "run_arm"]
 
@@ -45,6 +48,9 @@ class ArmSpec(BaseModel):
     sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     rounds: int = Field(default=MIN_ROUNDS, ge=MIN_ROUNDS)
     seed: int = Field(default=0, ge=0)
+    tier: Tier = Tier.STRUCTURE
+    graphs: str = ""
+    """Write the captured graphs to this file."""
     progress: bool = False
     """Show a progress bar on stderr."""
     verbose: bool = False
@@ -121,8 +127,8 @@ def run_arm(spec: ArmSpec) -> ArmResult:
     device = torch.device("cuda", torch.cuda.current_device()) if spec.device == "cuda" else torch.device("cpu")
     inner = _inner_backend(device)
     driver = driver_for(inner)
-    # The model draws no random numbers; some releases of torch cannot tell, and would keep executables of their own.
-    backend = DedupBackend(inner, enabled=spec.folded, draws_vouched=True, driver=driver)
+    # The model draws no random numbers; some releases of torch cannot tell, and every replay would advance them in vain.
+    backend = DedupBackend(inner, FoldPolicy(tier=spec.tier, draws_vouched=True), enabled=spec.folded, driver=driver)
     # Kernels of a small model are shorter than the wait for other threads, by far so on a machine with other work.
     one_thread = device.type == "cpu" and spec.config.hidden <= SMALL_HIDDEN
     with torch.no_grad(), _threads(1 if one_thread else torch.get_num_threads()):
@@ -171,6 +177,9 @@ class _Arm:
         replay_reading, reading = replay_span.end(), span.end()
         pool_bytes = self.pool.reserved_bytes()
         exec_device, exec_host = self._exec_bytes(reading.exec_device_bytes, replay_reading.host_rss_bytes)
+
+        if self.spec.graphs:
+            Path(self.spec.graphs).write_text(self.backend.export().to_json(), encoding="utf-8")
 
         # Captured attention has run on tensors that held nothing yet, and left that in the cache.
         self.cache.fill(self.spec.seed + 2)

@@ -22,6 +22,7 @@ from graphdedup.demo.arm import MIN_ROUNDS, ArmResult, ArmSpec, run_arm
 from graphdedup.demo.model import ModelConfig
 from graphdedup.errors import GraphDedupError
 from graphdedup.report import DemoModel, DemoResult, ModeResult, Source
+from graphdedup.signature import Tier
 
 __all__ = ["DemoRequest", "logging_to_stderr", "run_apart", "run_demo"]
 
@@ -38,6 +39,9 @@ class DemoRequest:
     modes: tuple[ModeName, ...] = ("full", "breakable")
     rounds: int = MIN_ROUNDS
     seed: int = 0
+    tier: Tier = Tier.STRUCTURE
+    graphs: str = ""
+    """Write the captured graphs to this file; with one mode only."""
     compare: bool = False
     """Capture once more without folding, in a process of its own."""
     progress: bool = False
@@ -63,12 +67,14 @@ def run_demo(request: DemoRequest) -> DemoResult:
             sizes=request.sizes,
             rounds=request.rounds,
             seed=request.seed,
+            tier=request.tier,
+            graphs=request.graphs,
             progress=request.progress,
             verbose=request.verbose,
         )
         # On a GPU every arm needs a fresh driver (see run_arm). The simulated device keeps nothing.
         last = run_apart(spec) if request.device == "cuda" else run_arm(spec)
-        unfolded = run_apart(spec.model_copy(update={"folded": False})) if request.compare else None
+        unfolded = run_apart(spec.model_copy(update={"folded": False, "graphs": ""})) if request.compare else None
         modes[mode] = _mode_result(spec, last, unfolded)
     if last is None:
         raise ValueError("a demo needs at least one mode")
@@ -79,6 +85,7 @@ def run_demo(request: DemoRequest) -> DemoResult:
         torch_version=last.torch_version,
         command=request.command,
         seed=request.seed,
+        tier=request.tier.value,
         model=DemoModel(**config, parameters=last.parameters),
         modes=modes,
     )

@@ -11,10 +11,13 @@ import torch
 
 from graphdedup.driver.cuda_anchor import anchor_of
 from graphdedup.driver.cuda_calls import bindings, call, driver_branch, libcuda, update_exec
+from graphdedup.driver.cuda_export import GraphExporter
+from graphdedup.driver.cuda_memory import CudaGraphMemory
 from graphdedup.driver.cuda_raw import raw_calls
 from graphdedup.driver.cuda_settle import Settler
 from graphdedup.driver.cuda_walk import GraphReader
-from graphdedup.driver.protocol import NOTHING_MORE, DeviceIdentity, GraphRecord, Reads, UpdateResult
+from graphdedup.driver.protocol import NOTHING_MORE, DeviceIdentity, GraphRecord, Prologue, Reads, UpdateResult
+from graphdedup.errors import DriverError, GraphDedupError
 from graphdedup.topology import Topology
 from seam.cuda_streams import LaunchStreams
 
@@ -79,7 +82,7 @@ class CudaDriver:
 
     def topology(self, raw: int, *, label: str = "") -> Topology:
         """Read everything that the driver tells."""
-        nodes, edges = self._reader().export_nodes(raw)
+        nodes, edges = GraphExporter(self._driver).export_nodes(raw)
         return Topology(
             label=label,
             device=self._identity.name,
@@ -133,12 +136,14 @@ class CudaDriver:
         """Upload on the current stream."""
         call(self._driver.cuGraphUpload(self._driver.CUgraphExec(executable), self._stream()), "cuGraphUpload")
 
-    def launch(self, executable: int) -> None:
+    def launch(self, executable: int, prologue: Prologue | None = None) -> None:
         """Launch on the current stream; after an update behind a kernel of nothing, see :mod:`.cuda_settle`."""
         if torch.cuda.current_device() != self._device.index:
             with torch.cuda.device(self._device):
-                self.launch(executable)
+                self.launch(executable, prologue)
             return
+        if prologue is not None:
+            prologue()
         stream = self._launches.note_current()
         self._settler.before_launch(executable, stream)
         result = self._launch(executable, stream)
@@ -151,6 +156,63 @@ class CudaDriver:
         with self._relaxed():
             call(self._driver.cuGraphExecDestroy(self._driver.CUgraphExec(executable)), "cuGraphExecDestroy")
             self._settler.forget(executable)
+
+    # Random numbers
+
+    def detach(self, handle: Any) -> tuple[int, Prologue]:
+        """Clone the graph and take every node out of torch's own: its ``replay()`` then is the prologue, by torch itself.
+
+        It fills seed and offset where the clone's kernels read them and advances each registered generator, in every
+        version of torch alike. An executable without nodes takes no device memory to speak of, and 3 us a launch.
+        """
+        graph = handle.graph
+        clone = int(call(self._driver.cuGraphClone(self._driver.CUgraph(self.raw(handle))), "cuGraphClone"))
+        try:
+            raw_calls().clear(self.raw(handle))
+        except DriverError as error:  # half of it may be gone: the capture cannot be used any more
+            self.discard(clone)
+            raise GraphDedupError(error.problem, rule="D12", remedy="capture again with GRAPHDEDUP_DISABLE=1") from error
+        return clone, graph.replay
+
+    def advance(self, prologue: Prologue) -> None:
+        """All of it, on the current stream."""
+        with self._device_current():
+            prologue()
+
+    def discard(self, raw: int) -> None:
+        """Destroy a graph that :meth:`detach` returned."""
+        with self._relaxed():
+            call(self._driver.cuGraphDestroy(self._driver.CUgraph(raw)), "cuGraphDestroy")
+
+    # Streams
+
+    def stream(self) -> int:
+        """The handle of the current stream."""
+        return self._launches.current()
+
+    def runs_elsewhere(self, executable: int, stream: int | None) -> bool:
+        """Whether the last launch was on another stream and has not ended."""
+        if not self._settler.launched_elsewhere(executable, stream):
+            return False
+        with self._relaxed():
+            return self._settler.running(executable)
+
+    def order_after(self, executable: int) -> None:
+        """Have the current stream wait for the executable's last launch."""
+        self._settler.order_after(executable, self.stream())
+
+    def finish(self, executable: int) -> None:
+        """Wait on the host for the executable's last launch."""
+        with self._relaxed():
+            self._settler.finish(executable)
+
+    def synchronize(self) -> None:
+        """Wait on the host for the current stream."""
+        torch.cuda.current_stream(self._device).synchronize()
+
+    def memory(self) -> CudaGraphMemory:
+        """The device's memory."""
+        return CudaGraphMemory(self._driver, self._device)
 
     def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
         """None: on a GPU bytes are measured."""

@@ -80,6 +80,7 @@ class RawCalls:
         self._get_nodes = _typed(lib.cuGraphGetNodes, 3)
         self._get_edges = _typed(lib.cuGraphGetEdges_v2, 5)
         self._get_dependencies = _typed(lib.cuGraphNodeGetDependencies_v2, 4)
+        self._destroy_node = _typed(lib.cuGraphDestroyNode, 1)
         self._word = ctypes.c_int()
         self._word_at = ctypes.addressof(self._word)
         self._buffer = ctypes.create_string_buffer(_KERNEL.size + len(more) * VALUE_BYTES)
@@ -118,6 +119,11 @@ class RawCalls:
         places = [ctypes.addressof(array) for array in (handles, data, count)]
         call((self._get_dependencies(node, *places),), "cuGraphNodeGetDependencies")
         return list(zip(handles, _EDGE.iter_unpack(data.raw[: 8 * count.value]), strict=True))
+
+    def clear(self, graph: int) -> None:
+        """Take every node out of a graph."""
+        for node in self.nodes(graph):
+            call((self._destroy_node(node),), "cuGraphDestroyNode")
 
     def kind(self, node: int) -> int | None:
         """The node's type, or None when the driver does not tell."""

@@ -1,4 +1,4 @@
-"""A kernel of nothing, run between an update and the launch that follows it.
+"""The last launch of each executable, and a kernel of nothing, run between an update and the launch that follows it.
 
 Measured on an H200 with driver 580.159 (``graphdedup probe``, reports/): when an executable was launched, is updated, and is
 launched again with no kernel outside of graphs in between, the second launch still has the cluster dimensions of the first,
@@ -21,6 +21,7 @@ _PTX = b""".version 7.0
 .visible .entry graphdedup_settle() { ret; }
 \0"""
 _WITHOUT_TIMING = 2
+_NOT_READY = 600
 
 
 class Settler:
@@ -43,7 +44,11 @@ class Settler:
         self._wait = lib.cuStreamWaitEvent
         self._record.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         self._wait.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+        self._query = lib.cuEventQuery
+        self._synchronize = lib.cuEventSynchronize
+        self._query.argtypes = self._synchronize.argtypes = (ctypes.c_void_p,)
         self._events: dict[int, int] = {}
+        self._streams: dict[int, int] = {}
         self._updated: set[int] = set()
 
     def note_update(self, executable: int) -> None:
@@ -65,10 +70,38 @@ class Settler:
         if event is None:
             event = self._events[executable] = int(call(self._driver.cuEventCreate(_WITHOUT_TIMING), "cuEventCreate"))
         self._check(self._record(event, stream), "cuEventRecord")
+        self._streams[executable] = stream
+
+    def launched_elsewhere(self, executable: int, stream: int | None) -> bool:
+        """Whether the last launch, if there was one, was on another stream than this; None is none."""
+        return self._streams.get(executable, stream) != stream
+
+    def running(self, executable: int) -> bool:
+        """Whether the last launch has not ended."""
+        event = self._events.get(executable)
+        if event is None:
+            return False
+        result = self._query(event)
+        if result != _NOT_READY:
+            self._check(result, "cuEventQuery")
+        return bool(result == _NOT_READY)
+
+    def order_after(self, executable: int, stream: int) -> None:
+        """Have a stream wait for the last launch."""
+        event = self._events.get(executable)
+        if event is not None:
+            self._check(self._wait(stream, event, 0), "cuStreamWaitEvent")
+
+    def finish(self, executable: int) -> None:
+        """Wait on the host for the last launch."""
+        event = self._events.get(executable)
+        if event is not None:
+            self._check(self._synchronize(event), "cuEventSynchronize")
 
     def forget(self, executable: int) -> None:
         """The executable is gone."""
         self._updated.discard(executable)
+        self._streams.pop(executable, None)
         event = self._events.pop(executable, None)
         if event is not None:
             self._driver.cuEventDestroy(self._driver.CUevent(event))

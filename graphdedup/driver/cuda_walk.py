@@ -1,4 +1,4 @@
-"""Reading a captured CUDA graph: the record for the key at every capture, the whole of it on request.
+"""Reading a captured CUDA graph: the record for the key at every capture.
 
 The walk never stops at a node that it cannot read (rule D3): what the driver would not tell is named in the node's
 ``unreadable``, and decides later whether the graph may share an executable.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphdedup.driver.attributes import ATTRIBUTES, VALUE_BYTES, Effect
 from graphdedup.driver.cuda_calls import call
@@ -16,15 +16,17 @@ from graphdedup.driver.cuda_raw import (
     CLUSTER,
     COOPERATIVE,
     DEVICE_UPDATABLE,
-    PREFERRED_CLUSTER,
     KernelNode,
     KernelParams,
     raw_calls,
 )
 from graphdedup.driver.protocol import NOTHING_MORE, Draws, EdgeRecord, GraphRecord, NodeRecord, Reads
-from graphdedup.topology import Edge, Node, Subgraph
+from graphdedup.topology import FOLDABLE_KINDS
 
-__all__ = ["GraphReader"]
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["GraphReader", "kind_name"]
 
 _KINDS = {
     0: "kernel",
@@ -43,9 +45,7 @@ _KINDS = {
     13: "conditional",
 }
 _KERNEL = 0
-_FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
 
-_EXPORTED = ("cooperative", "cluster_scheduling_policy", "priority", "mem_sync_domain", "shared_memory_carveout")
 _COMPILED = ("REQUIRED_CLUSTER_WIDTH", "REQUIRED_CLUSTER_HEIGHT", "REQUIRED_CLUSTER_DEPTH", "LOCAL_SIZE_BYTES")
 
 
@@ -114,7 +114,7 @@ class GraphReader:
                     draws = Draws.UNKNOWN
                 else:
                     blocks.append(block)
-            elif (kind := _kind(number)) not in _FOLDABLE:
+            elif (kind := kind_name(number)) not in FOLDABLE_KINDS:
                 pass_through = pass_through or f"node {index} is of kind {kind} (rule D11)"
                 node = NodeRecord(kind)
             elif kind == "child_graph":
@@ -325,7 +325,7 @@ class GraphReader:
     def node_name(self, handle: int) -> str:
         """A node in words, for messages: its kernel's name, or its kind."""
         calls = self._calls
-        kind = _kind(calls.kind(handle))
+        kind = kind_name(calls.kind(handle))
         params = calls.params(handle) if kind == "kernel" else None
         return (self.function_name(params) if params is not None else "") or kind
 
@@ -333,80 +333,9 @@ class GraphReader:
         node = self._driver.CUgraphNode(handle)
         return int(call(self._driver.cuGraphChildGraphNodeGetGraph(node), "cuGraphChildGraphNodeGetGraph"))
 
-    # The export
 
-    def export_nodes(self, raw: int) -> tuple[list[Node], list[Edge]]:
-        """Nodes and edges with everything that the driver tells."""
-        calls = self._calls
-        handles = calls.nodes(raw)
-        nodes = [self._export(index, handle) for index, handle in enumerate(handles)]
-        return nodes, [Edge(source=edge.source, target=edge.target, data=edge.data) for edge in self._edges(raw, handles)]
-
-    def _export(self, index: int, handle: int) -> Node:
-        kind, node = _kind(self._calls.kind(handle)), self._driver.CUgraphNode(handle)
-        if kind == "kernel":
-            return self._export_kernel(index, handle)
-        if kind == "memcpy":
-            result = self._driver.cuGraphMemcpyNodeGetParams(node)
-            if result[0] == 0:
-                copy = result[1]
-                parameters = {
-                    "source": int(copy.srcDevice) or int(copy.srcHost or 0),
-                    "destination": int(copy.dstDevice) or int(copy.dstHost or 0),
-                    "width_bytes": int(copy.WidthInBytes),
-                    "height": int(copy.Height),
-                    "depth": int(copy.Depth),
-                }
-                return Node(index=index, kind=kind, parameters=parameters)
-        elif kind == "memset":
-            result = self._driver.cuGraphMemsetNodeGetParams(node)
-            if result[0] == 0:
-                fields = ("value", "elementSize", "width", "height", "pitch")
-                parameters = {name: int(getattr(result[1], name)) for name in fields}
-                return Node(index=index, kind=kind, parameters={"destination": int(result[1].dst), **parameters})
-        elif kind == "child_graph":
-            nodes, edges = self.export_nodes(self._child(handle))
-            return Node(index=index, kind=kind, child=Subgraph(nodes=tuple(nodes), edges=tuple(edges)))
-        else:
-            return Node(index=index, kind=kind)
-        return Node(index=index, kind=kind, unreadable=("parameters",))
-
-    def _export_kernel(self, index: int, handle: int) -> Node:
-        calls = self._calls
-        attributes: dict[str, int] = {}
-        unreadable = []
-        for name in _EXPORTED:
-            value = calls.attribute(handle, ATTRIBUTES[name].number)
-            if value is None:
-                unreadable.append(name)
-            else:
-                attributes[name] = value[0]
-        cluster = calls.attribute(handle, CLUSTER)
-        if cluster is None:
-            unreadable.append("cluster")
-        if calls.attribute(handle, PREFERRED_CLUSTER) is None:
-            unreadable.append("preferred_cluster")
-        params = calls.params(handle)
-        if params is None:
-            return Node(index=index, kind="kernel", attributes=attributes, unreadable=(*unreadable, "parameters"))
-        blocks = self.parameter_bytes(params)
-        if blocks is None:
-            unreadable.append("kernel_params")
-        return Node(
-            index=index,
-            kind="kernel",
-            name=self.function_name(params),
-            grid=params.grid,
-            block=params.block,
-            shared_bytes=params.shared_bytes,
-            cluster=cluster,
-            attributes=attributes,
-            unreadable=tuple(unreadable),
-            parameters={} if blocks is None else {"kernel_params": [block.hex() for block in blocks]},
-        )
-
-
-def _kind(number: int | None) -> str:
+def kind_name(number: int | None) -> str:
+    """A node type in words."""
     return _KINDS.get(number, f"unknown kind {number}") if number is not None else "unknown kind"
 
 

@@ -8,11 +8,12 @@ out as a :class:`GraphRecord`: plain tuples, cheap enough to read at every captu
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from graphdedup.driver.memory import GraphMemory
     from graphdedup.topology import Topology
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "GraphDriver",
     "GraphRecord",
     "NodeRecord",
+    "Prologue",
     "Reads",
     "UpdateResult",
     "Verdict",
@@ -78,6 +80,9 @@ class Reads:
 
 
 NOTHING_MORE = Reads()
+
+Prologue = Callable[[], None]
+"""What goes before the launch of a graph that draws random numbers; see :meth:`GraphDriver.detach`."""
 
 
 class EdgeRecord(NamedTuple):
@@ -173,10 +178,55 @@ class GraphDriver(Protocol):
     def upload(self, executable: Any) -> None:
         """Upload on the current stream, ahead of a launch."""
 
-    def launch(self, executable: Any) -> None:
-        """Launch on the current stream. After an update it does what the driver needs for the update to be whole."""
+    def launch(self, executable: Any, prologue: Prologue | None = None) -> None:
+        """Launch on the current stream. After an update it does what the driver needs for the update to be whole.
+
+        ``prologue`` is the one of the graph that the executable reflects, see :meth:`detach`; it runs first. Without it
+        random numbers are those of the launch before.
+        """
 
     def destroy(self, executable: Any) -> None: ...
+
+    # Random numbers
+
+    def detach(self, handle: Any) -> tuple[Any, Prologue]:
+        """Move the captured graph out of the wrapped backend's handle (rule D12).
+
+        Afterwards a replay by the wrapped backend launches nothing and does the rest of what it always does: it hands seed
+        and offset to the kernels that draw, and advances the generators. That is the prologue.
+
+        Returns:
+            The graph, now the caller's to :meth:`discard`, and the prologue.
+
+        Raises:
+            DriverError: it cannot be moved, and is as it was.
+        """
+
+    def advance(self, prologue: Prologue) -> Prologue | None:
+        """Run a prologue now, for several launches on the same numbers; what is left of it goes to the first of them."""
+
+    def discard(self, raw: Any) -> None:
+        """Destroy a graph that :meth:`detach` returned."""
+
+    # Streams
+
+    def stream(self) -> Any:
+        """The current stream, as something that is equal for equal streams."""
+
+    def runs_elsewhere(self, executable: Any, stream: Any) -> bool:
+        """Whether the last launch was on another stream than this one and has not ended; ``stream`` None: on any."""
+
+    def order_after(self, executable: Any) -> None:
+        """Have the current stream wait for the end of the executable's last launch."""
+
+    def finish(self, executable: Any) -> None:
+        """Wait on the host for the end of the executable's last launch."""
+
+    def synchronize(self) -> None:
+        """Wait on the host for everything on the current stream."""
+
+    def memory(self) -> GraphMemory:
+        """The bytes that graphs reach, for replays that are verified."""
 
     def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
         """Modelled (device, host) bytes of one executable, or None on a device where they are measured."""

@@ -14,18 +14,27 @@ from graphdedup.driver.protocol import (
     EdgeRecord,
     GraphRecord,
     NodeRecord,
+    Prologue,
     Reads,
     UpdateResult,
     Verdict,
 )
+from graphdedup.driver.simulated_memory import SimulatedGraphMemory
 from graphdedup.errors import DriverError
 from graphdedup.footprint import modelled_exec_bytes
-from graphdedup.topology import Edge, Node, Subgraph, Topology
-from seam.simulated import SimulatedDevice, SimulatedDeviceError, SimulatedExec, SimulatedGraph, SimulatedNode
+from graphdedup.topology import FOLDABLE_KINDS, Edge, Node, Subgraph, Topology
+from seam.simulated import (
+    SimulatedDevice,
+    SimulatedDeviceError,
+    SimulatedExec,
+    SimulatedGraph,
+    SimulatedNode,
+    Stream,
+    current_stream,
+)
 
 __all__ = ["SimulatedDriver"]
 
-_FOLDABLE = {"kernel", "memcpy", "memset", "host", "child_graph", "empty", "event_wait", "event_record"}
 _AUTO_FREE_ON_LAUNCH = 1
 
 
@@ -66,7 +75,7 @@ class SimulatedDriver:
         nodes = tuple(self._record(node, reads) for node in raw.nodes)
         pass_through = ""
         for index, node in enumerate(raw.nodes):
-            if node.kind not in _FOLDABLE:
+            if node.kind not in FOLDABLE_KINDS:
                 pass_through = f"node {index} is of kind {node.kind} (rule D11)"
             elif node.attributes.get("device_updatable"):
                 pass_through = f"node {index} is a device-updatable kernel (rule D11)"
@@ -123,28 +132,44 @@ class SimulatedDriver:
         )
 
     def _export(self, raw: SimulatedGraph) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
-        nodes = []
-        for index, node in enumerate(raw.nodes):
-            kernel = node.kind == "kernel"
+        nodes = tuple(self._export_node(index, node) for index, node in enumerate(raw.nodes))
+        incoming = enumerate(raw.structure().incoming)
+        edges = (Edge(source=source, target=target, data=data) for target, sources in incoming for source, data in sources)
+        return nodes, tuple(edges)
+
+    def _export_node(self, index: int, node: SimulatedNode) -> Node:
+        told: dict[str, Any] = {"index": index, "kind": node.kind, "unreadable": self._device.unreadable_attributes(node)}
+        if node.context != self._device.context:
+            told["context"] = node.context
+        if (child := _child(node)) is not None:
+            nodes, edges = self._export(child)
+            return Node(**told, child=Subgraph(nodes=nodes, edges=edges))
+        params = node.describe()["params"]
+        if node.kind == "memcpy":
+            told["memory"] = _MEMORY[params["direction"]]
+            params = {
+                "source": params["source"],
+                "destination": params["target"],
+                "width_bytes": params["size_bytes"],
+                "height": 1,
+                "depth": 1,
+            }
+        elif node.kind == "memset":
+            params = {"destination": params.pop("address"), **params}
+        elif node.kind == "kernel":
             attributes = self._device.read_attributes(node)
-            child = _child(node)
-            nested = None if child is None else self._export(child)
-            nodes.append(
-                Node(
-                    index=index,
-                    kind=node.kind,
-                    name=node.function,
-                    grid=node.grid if kernel else None,
-                    block=node.block if kernel else None,
-                    shared_bytes=node.shared_bytes if kernel else None,
-                    cluster=node.cluster if kernel else None,
-                    attributes={name: int(value) for name, value in attributes.items() if isinstance(value, int)},
-                    unreadable=self._device.unreadable_attributes(node),
-                    parameters={} if child is not None else node.describe()["params"],
-                    child=None if nested is None else Subgraph(nodes=nested[0], edges=nested[1]),
-                )
-            )
-        return tuple(nodes), tuple(Edge(source=source, target=target, data=data) for source, target, data in raw.edges)
+            told |= {
+                "name": node.function,
+                "grid": node.grid,
+                "block": node.block,
+                "shared_bytes": node.shared_bytes,
+                "cluster": node.cluster,
+                "required_cluster": node.required_cluster,
+                "local_bytes": node.local_bytes,
+                "function": node.function_id,
+                "attributes": {name: value for name, value in attributes.items() if isinstance(value, int | tuple)},
+            }
+        return Node(**told, parameters=params)
 
     def instantiate(self, raw: SimulatedGraph) -> SimulatedExec:
         """Instantiate with torch's flags, and upload."""
@@ -188,15 +213,49 @@ class SimulatedDriver:
         except SimulatedDeviceError as error:
             raise _failed("upload", error) from error
 
-    def launch(self, executable: SimulatedExec) -> None:
-        """Launch on the current simulated stream; done when it returns. After an update a kernel runs before it."""
+    def launch(self, executable: SimulatedExec, prologue: Prologue | None = None) -> None:
+        """Launch on the current simulated stream; done when it returns. After an update a kernel runs before it.
+
+        With a prologue it does what a replay of the simulated backend does with random numbers.
+        """
         try:
             if executable in self._updated:
                 self._device.run_kernel()
                 self._updated.discard(executable)
-            self._device.launch(executable)
+            self._device.launch(executable, prologue=prologue is not None)
         except SimulatedDeviceError as error:
             raise _failed("launch", error) from error
+
+    def detach(self, handle: Any) -> tuple[SimulatedGraph, Prologue]:
+        """The graph as it is: here a launch itself does what a replay does with random numbers."""
+        return self.raw(handle), _in_launch
+
+    def advance(self, prologue: Prologue) -> Prologue:
+        """Nothing yet: all of it goes to the first launch."""
+        return prologue
+
+    def discard(self, raw: SimulatedGraph) -> None:
+        """Nothing: the wrapped backend destroys the graph."""
+
+    def stream(self) -> Stream:
+        """The current simulated stream."""
+        return current_stream()
+
+    def runs_elsewhere(self, executable: SimulatedExec, stream: Stream | None) -> bool:
+        """Whether a launch on another stream, in another thread, is under way."""
+        return executable.running_on not in (None, stream)
+
+    def order_after(self, executable: SimulatedExec) -> None:
+        """Wait for a launch that is under way in another thread: work runs at once here."""
+        with executable.running:
+            pass
+
+    def finish(self, executable: SimulatedExec) -> None:
+        """Wait for a launch that is under way in another thread."""
+        self.order_after(executable)
+
+    def synchronize(self) -> None:
+        """Nothing: a launch is done when it returns."""
 
     def destroy(self, executable: SimulatedExec) -> None:
         """Destroy an executable."""
@@ -205,12 +264,21 @@ class SimulatedDriver:
         except SimulatedDeviceError as error:
             raise _failed("destroy", error) from error
 
+    def memory(self) -> SimulatedGraphMemory:
+        """The simulated device's memory, and what its graphs reach outside of it."""
+        return SimulatedGraphMemory(self._device)
+
     def exec_bytes(self, node_count: int) -> tuple[int, int] | None:
         """(device, host) bytes that an executable of this size takes on an H200, modelled."""
         return modelled_exec_bytes(node_count)
 
 
 _DIRECTIONS = {"d2d": 0, "h2d": 1, "d2h": 2}
+_MEMORY = {"d2d": ("device", "device"), "h2d": ("host", "device"), "d2h": ("device", "host")}
+
+
+def _in_launch() -> None:
+    """The prologue of the simulated device is part of its launch."""
 
 
 def _child(node: SimulatedNode) -> SimulatedGraph | None:

@@ -42,7 +42,7 @@ def capabilities_for(driver: GraphDriver, *, probe: bool | None = None) -> Capab
     Raises:
         SettingsError: the environment switch holds something that is no switch.
     """
-    allowed = settings.probe(probe)
+    allowed = settings.switch(settings.PROBE, probe, True)
     identity = driver.identity
     profile = getattr(driver, "profile", None)
     if isinstance(profile, DriverProfile):

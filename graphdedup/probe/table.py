@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from graphdedup.capabilities import ANOTHER_FUNCTION, AnswerRow, AttributeRow, Capabilities, Outcome
-from graphdedup.driver.attributes import ATTRIBUTES
+from graphdedup.driver.attributes import ATTRIBUTES, Effect
 from graphdedup.probe.bench import AUTO_FREE_ON_LAUNCH, USE_NODE_PRIORITY
 from graphdedup.report.text import table
 
@@ -51,8 +51,10 @@ def summary(rows: Iterable[AnswerRow]) -> list[str]:
 def conclusions(capabilities: Capabilities) -> list[tuple[str, str]]:
     """What follows for the fold (rules D3, D4): what it is about, and what happens there."""
     flags = _flags(capabilities)
-    reads, hidden = capabilities.reads(flags), capabilities.hidden
-    held = [name for name in reads.attributes if name not in hidden and name != "cooperative"]
+    reads, hidden = capabilities.reads(flags, leave_out=(Effect.TIME,)), capabilities.hidden
+    held = [name for name in reads.attributes if name not in hidden]
+    timely = [name for name in capabilities.reads(flags).attributes if name not in reads.attributes]
+    more = f"; in the tiers function and exact also those that change nothing but time: {', '.join(timely)}" if timely else ""
     return [
         (
             "kernel functions",
@@ -64,7 +66,7 @@ def conclusions(capabilities: Capabilities) -> list[tuple[str, str]]:
         ("no cluster dimension", _unset_clusters(capabilities)),
         (
             "launch attributes",
-            f"with instantiate flags {flags} these stay in the key: {', '.join(['cooperative (always)', *held])}",
+            f"with instantiate flags {flags} these stay in the key: {', '.join(['cooperative (always)', *held])}{more}",
         ),
         (
             "hidden attributes",

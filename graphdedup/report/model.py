@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "AloneRow",
     "DemoModel",
     "DemoResult",
     "Figure",
@@ -82,6 +83,13 @@ class RefusalRow(_Frozen):
     example: str
 
 
+class AloneRow(_Frozen):
+    """A live graph that shares its executable with nobody, and why: a reason on record, or how the nearest graph differs."""
+
+    graph: str
+    why: str
+
+
 class SessionRow(_Frozen):
     """One capture session: how many graphs it captured, and how many executables those made necessary."""
 
@@ -95,7 +103,7 @@ class FootprintReport(_Frozen):
 
     ``execs`` are alive now, ``peak_execs`` is what memory was paid for: a driver keeps the memory of a destroyed
     executable for the next one. ``nodes`` counts the nodes of all captured graphs. ``unfolded`` counts graphs that
-    folded and later had to get an executable of their own.
+    folded and later had to get an executable of their own. For the others see :class:`graphdedup.Stats`.
     """
 
     schema_version: Literal[1] = 1
@@ -114,13 +122,32 @@ class FootprintReport(_Frozen):
     refused: Count
     unfolded: Count
     passed_through: Count
+    replay_updates: Count = 0
+    splits: Count = 0
+    evictions: Count = 0
+    verified: Count = 0
+    mismatches: Count = 0
+    opaque_nodes: Count = 0
+    tier: str = ""
+    plan_digest: str = ""
+    """Equal in every process that captured and folded the same graphs alike."""
     refusals: tuple[RefusalRow, ...] = ()
+    unfoldings: tuple[RefusalRow, ...] = ()
+    alone: tuple[AloneRow, ...] = ()
     exec_device: Figure
     exec_host: Figure
+    libraries: Figure | None = None
+    """What else grew on the device while graphs were captured: modules, and what the driver and libraries took unseen by
+    torch. None where nothing is measured."""
     pool: Figure
     walk_seconds: Seconds
     fold_seconds: Seconds
     instantiate_seconds: Seconds
+
+    @property
+    def updates_per_replay(self) -> float | None:
+        """How often a replay had to re-point its executable: 0 never, 1 always; None before the first replay."""
+        return self.replay_updates / self.launches if self.launches else None
 
     @classmethod
     def from_json(cls, text: str) -> FootprintReport:
@@ -205,6 +232,7 @@ class DemoResult(_Frozen):
     torch_version: str
     command: str
     seed: int
+    tier: str = "structure"
     model: DemoModel
     modes: dict[Literal["full", "breakable"], ModeResult] = Field(min_length=1)
 

@@ -14,6 +14,7 @@ __all__ = ["demo_text", "footprint_text", "format_bytes", "table"]
 
 _BOLD, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _NOTHING = "-"
+_MOST_ALONE = 20
 
 
 def format_bytes(value: int | None) -> str:
@@ -57,15 +58,23 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
             ("refused", _count(report.refused)),
             ("un-folded at replay", _count(report.unfolded)),
             ("passed through", _count(report.passed_through)),
+            ("updates per replay", "-" if report.updates_per_replay is None else f"{report.updates_per_replay:.2f}"),
+            ("second execs for streams", _count(report.splits)),
+            ("evictions", _count(report.evictions)),
+            ("verified, of these wrong", f"{_count(report.verified)}, {_count(report.mismatches)}"),
+            ("opaque nodes", _count(report.opaque_nodes)),
             ("walk seconds", f"{report.walk_seconds:.3f}"),
             ("fold seconds", f"{report.fold_seconds:.3f}"),
             ("instantiate seconds", f"{report.instantiate_seconds:.3f}"),
+            ("tier", report.tier or "-"),
+            ("fold plan", report.plan_digest or "-"),
         ]
     )
     lines += ["", _bold("bytes", color)]
     figures: tuple[tuple[str, Figure], ...] = (
         ("execs, device", report.exec_device),
         ("execs, host", report.exec_host),
+        *((("driver and libraries", report.libraries),) if report.libraries is not None else ()),
         ("pool", report.pool),
     )
     lines += table([(name, format_bytes(f.bytes), f.source.words, f.how) for name, f in figures], left=4)
@@ -77,6 +86,14 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
     if report.refusals:
         lines += ["", _bold("refusals", color)]
         lines += table([(_count(r.count), r.reason, f"e.g. {r.example}") for r in report.refusals], left=3)
+    if report.unfoldings:
+        lines += ["", _bold("un-folded at replay", color)]
+        lines += table([(_count(r.count), r.reason, f"e.g. {r.example}") for r in report.unfoldings], left=3)
+    if report.alone:
+        lines += ["", _bold("graphs on their own", color)]
+        lines += table([(row.graph, row.why) for row in report.alone[:_MOST_ALONE]], left=2)
+        if (more := len(report.alone) - _MOST_ALONE) > 0:
+            lines.append(f"and {more:,} more, in the JSON")
     return "\n".join(lines)
 
 
@@ -87,7 +104,7 @@ def demo_text(result: DemoResult, *, color: bool = False) -> str:
     lines = [
         _bold(f"graphdedup demo: {result.device}, driver {result.driver_version}, torch {result.torch_version}", color),
         f"model {model.name}: {model.layers} layers, hidden {model.hidden}, {model.heads}/{model.kv_heads} heads of "
-        f"{model.head_dim}, {model.dtype}, {model.parameters:,} random parameters (seed {result.seed})",
+        f"{model.head_dim}, {model.dtype}, {model.parameters:,} random parameters (seed {result.seed}); tier {result.tier}",
     ]
     shown = {mode.sizes: mode.rounds for _, mode in modes}
     lines += [f"{_sizes(sizes)}, each replayed {rounds} times in shuffled order" for sizes, rounds in shown.items()]

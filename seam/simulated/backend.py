@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+import torch
 
 from seam.backend import Pool, SegmentInfo
 
@@ -97,7 +99,12 @@ class SimulatedBackend:
         return SimulatedPool(self.device, stream if stream is not None else Stream(name="capture stream"))
 
     def begin_capture(
-        self, pool: Pool, *, segment: SegmentInfo | None = None, capture_error_mode: str = "thread_local"
+        self,
+        pool: Pool,
+        *,
+        segment: SegmentInfo | None = None,
+        capture_error_mode: str = "thread_local",
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
         """Begin to record this thread's torch calls on ``pool.stream``, which must be the current stream.
 
@@ -105,12 +112,15 @@ class SimulatedBackend:
 
         Raises:
             SimulatedDeviceError: this thread, stream or pool is already in a capture, the stream is not current or is
-                the default one, or the pool is another device's. Nothing is left behind.
+                the default one, the pool is another device's, or a generator is not torch's default one, which is the
+                only one that this device knows. Nothing is left behind.
             ValueError: an unknown ``capture_error_mode``.
         """
         self.device._raise_pending()
         if capture_error_mode not in _MODES:
             raise ValueError(f"capture_error_mode must be one of {', '.join(_MODES)}, not {capture_error_mode!r}")
+        if any(generator is not torch.default_generator for generator in generators):
+            raise _refused("the simulated device draws from torch's default generator only", "leave generators out")
         if not isinstance(pool, SimulatedPool):
             raise _refused(f"{pool!r} is no simulated pool", "make it with new_pool() of this backend")
         stream = pool.stream

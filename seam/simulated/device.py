@@ -167,7 +167,7 @@ class SimulatedDevice:
                 raise capture.invalidate(_invalid(problem, "launch it outside", "S6"))
             self.launch_count += 1
             executable.uploaded = True
-        with executable.running, _bare_torch():
+        with executable.running, executable.on_stream(current_stream()), _bare_torch():
             program, disabled = executable.thaw(), executable.disabled
             room = max(self.local_bytes, executable.local_bytes)
             self.local_bytes = max(self.local_bytes, program.local_bytes)  # which comes too late for this launch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .params import AtenParams, LaunchInfo, OtherParams, Params
 
 if TYPE_CHECKING:
     from .device import SimulatedDevice
+    from .streams import Stream
 
 __all__ = ["Program", "SimulatedExec"]
 
@@ -144,6 +146,8 @@ class SimulatedExec:
         """Nodes that a launch leaves out, by their index in the graph that this was instantiated from."""
         # One executable never overlaps itself. Re-entrant, because a host callback may do anything.
         self.running = threading.RLock()
+        self.running_on: Stream | None = None
+        """The stream of the launch that is under way."""
         self.made_from = weakref.ref(graph)
         self._reflects = weakref.ref(graph)
 
@@ -159,6 +163,15 @@ class SimulatedExec:
     def reflects(self) -> SimulatedGraph | None:
         """The graph whose parameters it holds, or None when that is gone."""
         return self._reflects()
+
+    @contextmanager
+    def on_stream(self, stream: Stream) -> Iterator[None]:
+        """A launch on this stream is under way. ``running`` is held."""
+        before, self.running_on = self.running_on, stream
+        try:
+            yield
+        finally:
+            self.running_on = before
 
     def swap(self, program: Program, graph: SimulatedGraph) -> None:
         """Hold another program from the next launch on; one that runs goes on with the old one."""

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from graphdedup.capabilities import ANOTHER_FUNCTION, BARE, Capabilities, Outcome
+from graphdedup.policy import FoldPolicy
 from graphdedup.probe.ask import SEEDS, ask
 from graphdedup.probe.bench import Bench, NotHere
 from graphdedup.probe.bench_simulated import SimulatedBench
@@ -130,9 +131,8 @@ REFUSALS = {
 """The verdict of what is refused, by topic."""
 
 APART = {
-    # Stale, or not seen to be carried: held in the record.
-    *("access_policy_window", "cluster_scheduling_policy", "mem_sync_domain_map", "mem_sync_domain"),
-    *("shared_memory_carveout", "cluster in a child graph"),
+    # Stale, or not seen to be carried: held in the record, unless it changes nothing but time.
+    *("mem_sync_domain_map", "mem_sync_domain", "cluster in a child graph"),
     *(f"cluster: {way}" for way in (*ATTRIBUTE, "to one block", "from one block")),
     # Taken by the driver, but told in another order: a hash of what is told cannot know.
     "node order: a line created backwards",
@@ -217,7 +217,7 @@ def test_a_fold_is_exact_whatever_differs(name: str, bench: Bench, capabilities:
         if measured and EXPECTED[question.topic][question.way] is not UNKNOWN:
             raise
         pytest.skip(f"no such kernel here: {problem}")
-    registry = Registry(bench.driver, capabilities=capabilities, draws_vouched=True)
+    registry = Registry(bench.driver, FoldPolicy(draws_vouched=True), capabilities=capabilities)
     members = [registry.fold(raw, SegmentInfo(0, str(place))) for place, raw in enumerate(raws)]
     execs, refused = registry.exec_count, registry.counters.refused
     replays = [(which, seed) for seed, order in ((11, (0, 1)), (12, (1, 0)), (13, (0, 1, 0))) for which in order]

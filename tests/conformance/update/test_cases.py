@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from graphdedup.capabilities import Capabilities, Outcome
+from graphdedup.group import Member
+from graphdedup.policy import FoldPolicy
 from graphdedup.probe.bench import AUTO_FREE_ON_LAUNCH, USE_NODE_PRIORITY, Bench, NotHere
 from graphdedup.probe.bench_simulated import SimulatedBench
 from graphdedup.probe.known import probe_profile
@@ -33,7 +35,7 @@ from graphdedup.probe.spec import (
     Memset,
     line,
 )
-from graphdedup.registry import Member, Registry
+from graphdedup.registry import Registry
 from seam.backend import SegmentInfo
 from seam.simulated import DriverProfile, SimulatedDevice
 
@@ -45,7 +47,7 @@ class Fold:
 
     def __init__(self, bench: Bench, capabilities: Capabilities) -> None:
         self.bench = bench
-        self.registry = Registry(bench.driver, capabilities=capabilities, draws_vouched=True)
+        self.registry = Registry(bench.driver, FoldPolicy(draws_vouched=True), capabilities=capabilities)
         self.specs: dict[int, GraphSpec] = {}
         self._seed = 100
         self._random = random.Random(7)
@@ -137,7 +139,7 @@ def test_a_hidden_attribute_is_shared_only_where_it_shows_in_no_launch(
         assert two[0].group is two[1].group
     elif "preferred_cluster" in capabilities.hidden:
         assert fold.execs == 3
-        assert "preferred_cluster cannot be read" in " ".join(fold.registry.refusals)
+        assert "preferred_cluster cannot be read" in " ".join(fold.registry.alone.counts)
 
 
 def test_kernels_that_compute_the_same_under_other_handles_share(fold: Fold, measured: bool) -> None:
@@ -154,7 +156,7 @@ def test_one_function_with_two_clusters_is_two_groups(sizes: tuple[int | None, .
     fold.check()
     if measured:
         assert fold.execs == 2
-        assert fold.registry.refusals == {CONFLICT: 1}
+        assert fold.registry.alone.counts == {CONFLICT: 1}
         assert fold.registry.counters.refused == 0
     again = fold.add(*(clustered(size, constant=5) for size in reversed(sizes)))
     fold.check()
@@ -231,7 +233,7 @@ def test_grids_share_and_what_is_incompatible_leaves_the_executable_alone(
         assert fold.registry.counters.refused == len(other.refusals) == int(refused)
         assert fold.execs == 2
     fold.check(other, grids[0], other, grids[1], other, grids[2])
-    executables = Counter(group.executable.handle for group in fold.registry.groups())
+    executables = Counter(one.handle for group in fold.registry.groups() for one in group.executables)
     destroyed.clear()
     fold.close()
     assert Counter(destroyed) == executables
@@ -282,7 +284,7 @@ def test_the_reason_of_a_refusal_is_kept_with_the_member(fold: Fold, measured: b
     if measured:
         assert (first.refusals, len(second.refusals)) == ([], 1)
         assert second.refusals[0].startswith("ATTRIBUTES_CHANGED at node 1 (mix")
-        assert fold.registry.refusals == {"the driver refused the update: ATTRIBUTES_CHANGED": 1}
+        assert fold.registry.refusals.counts == {"the driver refused the update: ATTRIBUTES_CHANGED": 1}
         assert fold.registry.counters.refused == 1
 
 

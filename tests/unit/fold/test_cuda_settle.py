@@ -32,6 +32,9 @@ class Recorder:
         self.cuLaunchKernel = lambda function, *sizes: self._note("kernel", function.value, sizes[7], result=result)
         self.cuEventRecord = lambda event, stream: self._note("record", event, stream)
         self.cuStreamWaitEvent = lambda stream, event, flags: self._note("wait", stream, event)
+        self.cuEventSynchronize = lambda event: self._note("synchronize", event)
+        self.query_result = 0
+        self.cuEventQuery = lambda event: self._note("query", event, result=self.query_result)
 
     def _note(self, *call: Any, result: int = 0) -> int:
         self.calls.append(call)
@@ -99,3 +102,36 @@ def test_a_kernel_that_cannot_be_launched_is_tried_again(monkeypatch: pytest.Mon
         with pytest.raises(DriverError, match="cuLaunchKernel failed: ERROR_2"):
             settler.before_launch(EXEC, STREAM)
     assert [call[0] for call in library.calls] == ["record", "wait", "kernel", "wait", "kernel"]
+
+
+def test_a_launch_runs_elsewhere_until_its_event_has_come(library: Recorder) -> None:
+    """D10: on the stream itself, and before any launch, nothing runs elsewhere, and nothing is asked."""
+    settler = Settler(library.bindings)
+    assert not settler.launched_elsewhere(EXEC, STREAM)
+    assert not settler.launched_elsewhere(EXEC, None)
+    assert not settler.running(EXEC)
+    launch(settler, EXEC, STREAM)
+    assert not settler.launched_elsewhere(EXEC, STREAM)
+    assert settler.launched_elsewhere(EXEC, SIDE)
+    assert settler.launched_elsewhere(EXEC, None)
+    library.query_result = 600
+    assert settler.running(EXEC)
+    library.query_result = 0
+    assert not settler.running(EXEC)
+    library.query_result = 700
+    with pytest.raises(DriverError, match="cuEventQuery failed: ERROR_700"):
+        settler.running(EXEC)
+    assert [call[0] for call in library.calls] == ["record", "query", "query", "query"]
+
+
+def test_others_wait_for_the_last_launch_on_the_device_or_on_the_host(library: Recorder) -> None:
+    settler = Settler(library.bindings)
+    settler.order_after(EXEC, SIDE)
+    settler.finish(EXEC)
+    assert library.calls == []
+    launch(settler, EXEC, STREAM)
+    settler.order_after(EXEC, SIDE)
+    settler.finish(EXEC)
+    assert library.calls[1:] == [("wait", SIDE, 51), ("synchronize", 51)]
+    settler.forget(EXEC)
+    assert not settler.launched_elsewhere(EXEC, SIDE)

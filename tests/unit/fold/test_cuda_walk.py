@@ -46,6 +46,7 @@ class Library:
             "cuGraphGetNodes": self.get_nodes,
             "cuGraphGetEdges_v2": self.get_edges,
             "cuGraphNodeGetDependencies_v2": self.get_dependencies,
+            "cuGraphDestroyNode": self.destroy_node,
         }
         for name, call in calls.items():  # functions, because argument types are set on them
             setattr(self, name, lambda *arguments, call=call: call(*arguments))
@@ -91,6 +92,9 @@ class Library:
         self._list([source for source, _ in told], handles, count)
         self._data([each for _, each in told], data)
         return 0
+
+    def destroy_node(self, node: int) -> int:
+        return 0 if self.kernels.pop(node, None) is not None else INVALID
 
     def _list(self, values: list[int], place: int | None, count: int) -> None:
         if place is not None:

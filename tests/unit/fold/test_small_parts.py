@@ -1,4 +1,4 @@
-"""Settings, footprint model and topology: the small floors of the house."""
+"""Footprint model and topology: the small floors of the house."""
 
 from __future__ import annotations
 
@@ -11,32 +11,7 @@ import torch
 
 import graphdedup
 import seam
-from graphdedup import settings
 from graphdedup.footprint import Span, modelled_exec_bytes
-
-
-@pytest.mark.parametrize(("text", "on"), [("0", True), ("false", True), ("1", False), ("True", False), (" TRUE ", False)])
-def test_the_switch_is_read_strictly(text: str, on: bool) -> None:
-    assert settings.enabled(None, {settings.DISABLE: text}) is on
-    assert settings.enabled(True, {settings.DISABLE: text}) is True  # what code says wins
-    assert settings.enabled(False, {settings.DISABLE: text}) is False
-
-
-def test_without_a_switch_the_fold_is_on() -> None:
-    assert settings.enabled(None, {}) is True
-
-
-@pytest.mark.parametrize("text", ["", "yes", "on", "2", "disabled"])
-def test_what_is_no_switch_is_an_error_that_lists_them(text: str) -> None:
-    with pytest.raises(graphdedup.SettingsError, match=r"GRAPHDEDUP_DISABLE=.*0, 1, true, false"):
-        settings.enabled(None, {settings.DISABLE: text})
-
-
-@pytest.mark.parametrize(("argument", "listed"), [("tier", "'structure', 'function'"), ("placement", "'group', 'position'")])
-def test_an_unknown_choice_is_an_error_that_lists_them(argument: str, listed: str) -> None:
-    given: dict[str, Any] = {argument: "best"}
-    with pytest.raises(graphdedup.SettingsError, match=rf"{argument}='best' is unknown.*{listed}"):
-        graphdedup.DedupBackend(seam.default_backend("cpu"), **given)
 
 
 def test_a_driver_library_that_is_too_old_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +104,13 @@ def test_what_is_no_topology_is_refused_with_the_place(text: str, said: str) -> 
 def test_the_public_names_are_pinned() -> None:
     """A name that goes or comes is a decision, not an accident."""
     assert sorted(graphdedup.__all__) == [
-        "DedupBackend", "DedupHandle", "DriverError", "Edge", "FootprintReport", "GraphDedupError", "Node", "Placement",
-        "ReportError", "SettingsError", "Stats", "Tier", "Topology", "__version__",
+        "Concurrent", "DedupBackend", "DedupHandle", "DriverError", "Edge", "FoldPolicy", "FootprintReport",
+        "GraphDedupError", "GraphsFile", "Node", "Placement", "ReportError", "SessionStats", "SettingsError", "Stats", "Tier",
+        "Topology", "Verify", "__version__",
     ]  # fmt: skip
     assert sorted(seam.__all__) == [
         "Break", "BreakError", "BreakSlot", "BreakableGraph", "CaptureError", "CaptureFailed", "GraphBackend", "GraphState",
-        "Handle", "Mode", "NoWriteback", "Pool", "ReplayError", "SeamError", "SegmentInfo", "capture", "copy_output",
+        "Handle", "Mode", "NoWriteback", "Pool", "ReplayError", "SeamError", "SegmentInfo", "Stamped", "capture", "copy_output",
         "default_backend", "eager_break", "graph_break", "register_output_type",
     ]  # fmt: skip
     for module in (graphdedup, seam):

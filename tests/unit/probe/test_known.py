@@ -381,11 +381,11 @@ def test_the_probe_says_where_it_keeps_what_it_measures(tmp_path: Path, child: S
 
 @pytest.mark.parametrize(("text", "on"), [("0", False), ("FALSE", False), ("1", True), (" true ", True)])
 def test_the_switch_is_read_strictly(text: str, on: bool) -> None:
-    assert settings.probe(None, {settings.PROBE: text}) is on
-    assert settings.probe(not on, {settings.PROBE: text}) is not on
-    assert settings.probe(None, {}) is True
+    assert settings.switch(settings.PROBE, None, True, {settings.PROBE: text}) is on
+    assert settings.switch(settings.PROBE, not on, True, {settings.PROBE: text}) is not on
+    assert settings.switch(settings.PROBE, None, True, {}) is True
     with pytest.raises(graphdedup.SettingsError, match=r"GRAPHDEDUP_PROBE='never'.*0, 1, true, false"):
-        settings.probe(None, {settings.PROBE: "never"})
+        settings.switch(settings.PROBE, None, True, {settings.PROBE: "never"})
 
 
 @pytest.mark.usefixtures("no_child")

@@ -15,10 +15,11 @@ import seam
 from graphdedup import DedupBackend
 from graphdedup.capabilities import Capabilities, Outcome
 from graphdedup.driver.simulated import SimulatedDriver
+from graphdedup.group import Member
 from graphdedup.probe.bench_simulated import SimulatedBench
 from graphdedup.probe.known import capabilities_for, probe_profile
 from graphdedup.probe.spec import Arena, GraphSpec, Kernel, line
-from graphdedup.registry import Member, Registry
+from graphdedup.registry import Registry
 from seam.backend import SegmentInfo
 from seam.simulated import DriverProfile, LaunchInfo, SimulatedBackend, SimulatedDevice, SimulatedNode
 
@@ -71,7 +72,7 @@ class Captured:
         self.graph.replay()
         assert torch.equal(self.y, self.compute(self.x))
         member = self.graph.segments[0].member
-        assert launched(member.group.executable.handle.nodes) == launched(member.raw.nodes)
+        assert launched(member.group.executables[0].handle.nodes) == launched(member.raw.nodes)
 
 
 def launched(nodes: tuple[SimulatedNode, ...]) -> list[tuple[str, tuple[int, int, int]]]:
@@ -275,7 +276,7 @@ def test_an_attribute_that_cannot_be_read_is_refused_or_forbids_sharing(carries:
     assert domains.registry.counters.refused == refused
     if carries == "stale":
         reason = "a node (kernel): mem_sync_domain cannot be read and could be in use"
-        assert domains.registry.refusals == {reason: 3}
+        assert domains.registry.alone.counts == {reason: 3}
         assert all("mem_sync_domain cannot be read" in member.reason for member in members)
 
 
@@ -297,7 +298,7 @@ def test_a_preferred_cluster_that_is_used_and_dropped_forbids_sharing_of_cluster
     assert fold.execs == len(hidden) + 1
     assert plain[0].group is plain[1].group is plain[2].group
     reason = "a node (kernel): preferred_cluster cannot be read and could be in use"
-    assert fold.registry.refusals == {reason: len(hidden)}
+    assert fold.registry.alone.counts == {reason: len(hidden)}
     assert [member.reason for member in hidden] == [reason.replace("a node", "node 0")] * len(hidden)
     assert [member.reason for member in plain] == [""] * 3
 
@@ -327,4 +328,4 @@ def test_a_preferred_cluster_that_does_no_harm_does_not_forbid_sharing(profile: 
     assert fold.wrong() == 0
     assert fold.execs == execs
     assert first.group is last.group
-    assert not any("cannot be read" in reason for reason in fold.registry.refusals)
+    assert not any("cannot be read" in reason for reason in fold.registry.alone.counts)
