@@ -14,6 +14,7 @@ fold) and never fatal (what cannot fold gets an executable of its own).
 from __future__ import annotations
 
 from graphdedup.backend import DedupBackend, DedupHandle
+from graphdedup.checking import CheckResult, OutputMismatch, check
 from graphdedup.errors import DriverError, GraphDedupError, ReportError, SettingsError
 from graphdedup.graphs_file import GraphsFile
 from graphdedup.placement import Placement
@@ -26,6 +27,7 @@ from graphdedup.topology import Edge, Node, Topology
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckResult",
     "Concurrent",
     "DedupBackend",
     "DedupHandle",
@@ -36,6 +38,7 @@ __all__ = [
     "GraphDedupError",
     "GraphsFile",
     "Node",
+    "OutputMismatch",
     "Placement",
     "ReportError",
     "SessionStats",
@@ -45,4 +48,5 @@ __all__ = [
     "Topology",
     "Verify",
     "__version__",
+    "check",
 ]

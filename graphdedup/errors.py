@@ -3,6 +3,7 @@
 GraphDedupError
  +-- SettingsError      a switch, size list or policy that cannot be parsed
  +-- DriverError        a driver call failed, or the driver cannot be used here
+ |    +-- Unverifiable   (driver.memory) a replay cannot be compared with one by an executable of its own
  +-- ReportError        a report file that is not one, or of an unknown version
 
 Every message names the object, what is wrong with it and the remedy, and the rule (docs/invariants.md) where one applies.

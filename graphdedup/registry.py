@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphdedup.capabilities import Capabilities
 from graphdedup.clusters import ClusterUse, uses
-from graphdedup.driver.protocol import Draws, GraphDriver, Reads, UpdateResult, Verdict
+from graphdedup.driver.protocol import Draws, GraphDriver, Prologue, Reads, UpdateResult, Verdict
 from graphdedup.errors import DriverError, GraphDedupError
 from graphdedup.execs import Execs
 from graphdedup.explain import explain_refusal
@@ -109,14 +109,19 @@ class Registry:
         except Exception as error:  # whatever it is, the capture is good: it keeps the backend's executable
             problem = error.problem if isinstance(error, GraphDedupError) else f"{type(error).__name__}: {error}"
             record, pass_through = None, f"the graph cannot be read: {problem}"
-        with self._folding:
-            if record is None:
-                self.passings.note(pass_through, str(segment))
-                member.reason = pass_through
-            else:
-                self._join_or_found(member, record, pass_through)
-                if draws is not Draws.NO:
-                    self._detach(member, handle)
+        if record is not None and draws is not Draws.NO and (problem := self._detach(member, handle)):
+            record, pass_through = None, problem
+        try:
+            with self._folding:
+                if record is None:
+                    self.passings.note(pass_through, str(segment))
+                    member.reason = pass_through
+                else:
+                    self._join_or_found(member, record, pass_through)
+        except BaseException:
+            if member.detached:
+                self.driver.discard(member.raw)
+            raise
         with self._tables:
             self.members[member.id] = member
             self.counters.captured += 1
@@ -225,19 +230,14 @@ class Registry:
             self._note_peak()
             member.group, member.uses = group, ()
 
-    def _detach(self, member: Member, handle: Any) -> None:
-        """Have the wrapped backend's own replay do nothing but advance random numbers, which it does as always (D12)."""
+    def _detach(self, member: Member, handle: Any) -> str:
+        """Have the wrapped backend's own replay do nothing but advance random numbers (D12); or why that cannot be done."""
         try:
             member.raw, member.prologue = self.driver.detach(handle)
-            member.detached = True
-        except BaseException as error:
-            group, member.group = member.group, None
-            if group is not None:
-                self._leave(member, group)
-            if not isinstance(error, DriverError):
-                raise
-            member.reason = f"it may draw random numbers, and they cannot be advanced apart (rule D12): {error.problem}"
-            self.passings.note(member.reason, str(member.segment))
+        except DriverError as error:
+            return f"it may draw random numbers, and they cannot be advanced apart (rule D12): {error.problem}"
+        member.detached = True
+        return ""
 
     def _leave(self, member: Member, group: Group) -> None:
         """Take a member out of a group; the last one frees the executables (D9). Holds no executable's lock."""
@@ -349,13 +349,15 @@ class Registry:
             _log.warning("%s cannot be verified: %s", member.segment, error.problem)
             self.driver.launch(executable.handle, member.prologue)
             return None
-        rest = [] if member.prologue is None else [self.driver.advance(member.prologue)]
+        rest: list[Prologue | None] = []
 
         def run(handle: Any) -> None:
             self.driver.launch(handle, rest.pop() if rest else None)
 
         compared = verifier.compared_count
         try:
+            if member.prologue is not None:
+                rest.append(self.driver.advance(member.prologue))
             mismatch = verifier.compare(member.raw, partial(run, own), partial(run, executable.handle))
         finally:
             self.driver.finish(own)

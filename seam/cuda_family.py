@@ -1,32 +1,34 @@
-"""Graphs that were captured on one stream go together.
+"""Graphs that were captured on one stream go together, where torch needs it.
 
-``torch.cuda.CUDAGraph.reset`` gives back the cuBLAS workspaces of the stream that the graph was captured on, in releases of
-torch after 2.11. Other graphs captured on that stream still write there, and whoever gets the memory next is overwritten. So
-a graph that goes before its family is emptied at once, which frees what it costs, and reset with the last of the family.
+From torch 2.12 on ``torch.cuda.CUDAGraph.reset`` gives back the cuBLAS workspaces of the stream that the graph was captured
+on. Other graphs captured on that stream still write there, and whoever gets the memory next is overwritten. So a graph that
+goes before its family waits, whole, and is reset with the last of the family. Releases before 2.12 keep the workspaces.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
-from functools import cache
-from typing import Any
 
 import torch
 
-from seam.errors import SeamError
-
 __all__ = ["Family", "family_of"]
+
+_RESET_CLEARS_WORKSPACES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 12)
 
 
 class Family:
-    """The live graphs of one capture stream, and those that wait for the last of them."""
+    """The live graphs of one capture stream, and those that wait for the last of them.
 
-    def __init__(self) -> None:
+    Args:
+        together: whether graphs have to be reset together; by default what this torch needs.
+    """
+
+    def __init__(self, *, together: bool = _RESET_CLEARS_WORKSPACES) -> None:
+        self._together = together
         self._lock = threading.Lock()
         self._live = 0
-        self._emptied: list[torch.cuda.CUDAGraph] = []
+        self._waiting: list[torch.cuda.CUDAGraph] = []
 
     def joined(self) -> None:
         """A graph was captured."""
@@ -37,16 +39,12 @@ class Family:
         """A graph goes. The device is done with it."""
         with self._lock:
             self._live -= 1
-            due = [graph] if not self._live else []
-            if due:
-                due, self._emptied = [*self._emptied, graph], []
-            else:
-                self._emptied.append(graph)
-        if due:
-            for one in due:
-                one.reset()
-        else:
-            _empty(graph)
+            self._waiting.append(graph)
+            if self._together and self._live:
+                return
+            due, self._waiting = self._waiting, []
+        for one in due:
+            one.reset()
 
 
 _families: weakref.WeakValueDictionary[tuple[int, int], Family] = weakref.WeakValueDictionary()
@@ -61,32 +59,3 @@ def family_of(stream: torch.cuda.Stream) -> Family:
         if found is None:
             found = _families[key] = Family()
         return found
-
-
-def _empty(graph: torch.cuda.CUDAGraph) -> None:
-    """Take every node out of a captured graph, and out of its executable if it has one."""
-    raw = ctypes.c_void_p(graph.raw_cuda_graph())
-    lib, count = _libcuda(), ctypes.c_size_t()
-    _check(lib.cuGraphGetNodes(raw, None, ctypes.byref(count)), "cuGraphGetNodes")
-    nodes = (ctypes.c_void_p * count.value)()
-    if count.value:
-        _check(lib.cuGraphGetNodes(raw, nodes, ctypes.byref(count)), "cuGraphGetNodes")
-    for node in nodes:
-        _check(lib.cuGraphDestroyNode(ctypes.c_void_p(node)), "cuGraphDestroyNode")
-    try:
-        graph.raw_cuda_graph_exec()
-    except RuntimeError:
-        return  # it was never instantiated
-    graph.instantiate()  # destroys the executable that there was, and makes one of no nodes
-
-
-@cache
-def _libcuda() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        raise SeamError(
-            f"{what} failed: CUDA error {result}", remedy="see the CUDA driver API reference for this result", rule="S14"
-        )

@@ -162,8 +162,11 @@ class CudaDriver:
     def detach(self, handle: Any) -> tuple[int, Prologue]:
         """Clone the graph and take every node out of torch's own: its ``replay()`` then is the prologue, by torch itself.
 
-        It fills seed and offset where the clone's kernels read them and advances each registered generator, in every
-        version of torch alike. An executable without nodes takes no device memory to speak of, and 3 us a launch.
+        The replay fills seed and offset where the clone's kernels read them and advances each registered generator, in
+        every version of torch alike. An executable without nodes takes no device memory to speak of, and 3 us a launch.
+
+        Nodes are taken out before any executable is made of them: when they went from a graph whose executable was updated
+        later, the heap was found corrupted (driver 580.159).
         """
         graph = handle.graph
         clone = int(call(self._driver.cuGraphClone(self._driver.CUgraph(self.raw(handle))), "cuGraphClone"))

@@ -37,7 +37,9 @@ class Named(NamedTuple):
 
 
 def named_by(nodes: Iterable[Node]) -> Named:
-    """What nodes name, child graphs included: words of kernel parameters, both ends of copies, targets of fills.
+    """What nodes name, child graphs included: words of kernel parameters, ends of copies, targets of fills.
+
+    Host memory that is only read is left out: nothing may be put back there.
 
     Raises:
         Unverifiable: the driver does not tell a node's parameters, or a node could do more than write memory.
@@ -53,8 +55,10 @@ def named_by(nodes: Iterable[Node]) -> Named:
                 packed = bytes.fromhex(block)
                 named.words.update(struct.unpack_from(f"<{len(packed) // 8}Q", packed))
         elif node.kind == "memcpy":
-            for end, memory in zip(("source", "destination"), node.memory or ("unknown", "unknown"), strict=True):
-                _add_end(named, node, node.parameters[end], memory)
+            source, target = node.memory or ("unknown", "unknown")
+            if source != "host":  # only read, and what it once was may be something else's by now
+                _add_end(named, node, node.parameters["source"], source)
+            _add_end(named, node, node.parameters["destination"], target)
         elif node.kind == "memset":
             named.words.add(node.parameters["destination"])
         elif node.child is not None:

@@ -190,7 +190,7 @@ class GraphDriver(Protocol):
     # Random numbers
 
     def detach(self, handle: Any) -> tuple[Any, Prologue]:
-        """Move the captured graph out of the wrapped backend's handle (rule D12).
+        """Move the captured graph out of the wrapped backend's handle (rule D12), before any executable is made of it.
 
         Afterwards a replay by the wrapped backend launches nothing and does the rest of what it always does: it hands seed
         and offset to the kernels that draw, and advances the generators. That is the prologue.
