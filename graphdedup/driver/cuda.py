@@ -152,8 +152,9 @@ class CudaDriver:
         self._settler.note_launch(executable, stream)
 
     def destroy(self, executable: int) -> None:
-        """Destroy an executable, in flight or not."""
+        """Destroy an executable, once its last launch has ended."""
         with self._relaxed():
+            self._settler.finish(executable)
             call(self._driver.cuGraphExecDestroy(self._driver.CUgraphExec(executable)), "cuGraphExecDestroy")
             self._settler.forget(executable)
 
@@ -183,7 +184,8 @@ class CudaDriver:
             prologue()
 
     def discard(self, raw: int) -> None:
-        """Destroy a graph that :meth:`detach` returned."""
+        """Destroy a graph that :meth:`detach` returned, once everything launched has ended: one launch may still read it."""
+        self._launches.wait()
         with self._relaxed():
             call(self._driver.cuGraphDestroy(self._driver.CUgraph(raw)), "cuGraphDestroy")
 
