@@ -11,7 +11,7 @@ from graphdedup.capabilities import Capabilities
 from graphdedup.errors import GraphDedupError, ReportError
 from graphdedup.explain import Explanation, Held, explain, nearest
 from graphdedup.topology import Topology
-from graphdedup.validation import from_json
+from graphdedup.validation import from_json, read_bytes
 from seam.collector import collector_paused
 
 __all__ = ["MAX_GRAPHS_BYTES", "Answer", "ExportedGraph", "GraphsFile"]
@@ -97,19 +97,7 @@ class GraphsFile(_Model):
         Raises:
             ReportError: it is missing, too large, or no file of captured graphs; one line that names it.
         """
-        file = Path(path)
-        try:
-            if not file.exists():
-                raise ReportError(f"{path}: no such file.", remedy=_REMEDY)
-            if not file.is_file():
-                raise ReportError(f"{path}: not a regular file.", remedy=_REMEDY)
-            size_bytes = file.stat().st_size
-            if size_bytes > MAX_GRAPHS_BYTES:
-                problem = f"{path}: {size_bytes:,} bytes, more than the {MAX_GRAPHS_BYTES:,} that such a file may have."
-                raise ReportError(problem, remedy=_REMEDY)
-            text = file.read_bytes()
-        except OSError as error:
-            raise ReportError(f"{path}: cannot be read: {error.strerror or error}.", remedy=_REMEDY) from error
+        text = read_bytes(path, most_bytes=MAX_GRAPHS_BYTES, called="such a file", remedy=_REMEDY)
         try:
             return cls.from_json(text)
         except ReportError as error:

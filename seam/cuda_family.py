@@ -26,7 +26,7 @@ class Family:
 
     def __init__(self, *, together: bool = _RESET_CLEARS_WORKSPACES) -> None:
         self._together = together
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that the collector runs in here may come back through leave()
         self._live = 0
         self._waiting: list[torch.cuda.CUDAGraph] = []
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from graphdedup.errors import ReportError
 from graphdedup.report.model import DemoResult, FootprintReport
+from graphdedup.validation import read_bytes
 
 __all__ = ["MAX_REPORT_BYTES", "SCHEMA_VERSION", "read_report"]
 
@@ -58,21 +59,11 @@ def read_report(path: str | Path) -> FootprintReport | DemoResult:
 
 def _load(path: Path, name: str) -> dict[str, object]:
     """The JSON object in the file, or a ReportError."""
+    held = read_bytes(path, most_bytes=MAX_REPORT_BYTES, called="a report", remedy=_REMEDY)
     try:
-        if not path.exists():
-            raise ReportError(f"{name}: no such file.", remedy=_REMEDY)
-        if not path.is_file():
-            raise ReportError(f"{name}: not a regular file.", remedy=_REMEDY)
-        size_bytes = path.stat().st_size
-        if size_bytes > MAX_REPORT_BYTES:
-            raise ReportError(
-                f"{name}: {size_bytes:,} bytes, more than the {MAX_REPORT_BYTES:,} that a report may have.",
-                remedy=_REMEDY,
-            )
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        raise ReportError(f"{name}: cannot be read: {reason}.", remedy=_REMEDY) from error
+        text = held.decode("utf-8")
+    except ValueError as error:
+        raise ReportError(f"{name}: cannot be read: not UTF-8 text.", remedy=_REMEDY) from error
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -140,7 +140,7 @@ def test_capture_fold_replay_release_leaves_nothing_behind() -> None:
     device = SimulatedDevice(8 << 20)
     dedup = DedupBackend(SimulatedBackend(device), enabled=True)
     assert dedup.registry is not None
-    for cycle in range(200):
+    for cycle in range(1_000):
         pool = dedup.new_pool()
         graphs = []
         for size in (8, 4):
@@ -160,3 +160,7 @@ def test_capture_fold_replay_release_leaves_nothing_behind() -> None:
     assert dedup.registry.members == {}
     assert dedup.registry.groups() == []
     assert dedup.registry._buckets == {}
+    assert len(dedup.registry.pools) == 0
+    stats = dedup.stats()
+    assert (stats.execs, stats.nodes, stats.groups, stats.passed_through, stats.sessions) == (0, 0, 0, 0, ())
+    assert (stats.captured, stats.launches, stats.peak_execs) == (2_000, 2_000, 1)
