@@ -174,13 +174,12 @@ class Registry:
             candidates = [group for group in self._buckets.get(bucket, ()) if group.record == record]
         # The largest first: it is the likeliest to take one more.
         candidates.sort(key=lambda group: -len(group.members))
-        if not any(self._try_join(member, group) for group in candidates[:_MOST_TRIALS]):
+        fitting = (group for group in candidates if not self._clusters_conflict(member, group))
+        if not any(self._try_join(member, group) for group in itertools.islice(fitting, _MOST_TRIALS)):
             self._found(member, record, bucket)
 
     def _try_join(self, member: Member, group: Group) -> bool:
         began = time.perf_counter()
-        if self._clusters_conflict(member, group):
-            return False
         with self._tables:
             if not group.members:
                 return False  # its last member went while this graph was on its way

@@ -9,20 +9,10 @@ Rows that a CPU cannot tell apart (error modes inside a driver, device addresses
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from mutation import Mutation
+from mutations_fold import FOLD_IN_FULL
 
 __all__ = ["MUTATIONS", "Mutation"]
-
-
-class Mutation(NamedTuple):
-    """One deliberate break: ``old`` becomes ``new`` in ``file``, and one of ``targets`` has to fail."""
-
-    rule: str
-    breaks: str
-    file: str
-    old: str
-    new: str
-    targets: tuple[str, ...]
 
 
 SEGMENTS = "tests/conformance/seam/test_segments.py"
@@ -31,6 +21,24 @@ FAILURE = "tests/conformance/seam/test_failure.py"
 LIFETIME = "tests/conformance/seam/test_lifetime.py"
 FOLD = "tests/conformance/fold/test_fold.py"
 REGISTRY = "tests/unit/fold/test_registry.py"
+RECORDS = "tests/unit/fold/test_registry_records.py"
+REGISTRY_LIFETIME = "tests/unit/fold/test_registry_lifetime.py"
+CONCURRENCY = "tests/unit/fold/test_registry_concurrency.py"
+RANDOM = "tests/conformance/fold/test_random.py"
+SETTINGS = "tests/unit/fold/test_settings.py"
+REASONS = "tests/unit/fold/test_reasons.py"
+BUDGET = "tests/unit/fold/test_budget.py"
+SHARING = "tests/unit/fold/test_sharing.py"
+VERIFY = "tests/conformance/fold/test_verify.py"
+CHECK = "tests/conformance/fold/test_check.py"
+CHECK_DETAILS = "tests/unit/verify/test_check_details.py"
+VERIFIER = "tests/unit/verify/test_verifier.py"
+SIM_REGIONS = "tests/unit/verify/test_simulated_memory.py"
+CUDA_REGIONS = "tests/unit/verify/test_cuda_memory.py"
+EXPLAIN_AGREES = "tests/unit/explain/test_explain_agrees.py"
+FAMILY = "tests/unit/seam/test_cuda_family.py"
+STAMP = "tests/conformance/seam/test_stamp.py"
+KNOWN = "tests/unit/probe/test_known.py"
 SIGNATURE = "tests/unit/fold/test_signature.py"
 SETTLE = "tests/unit/fold/test_cuda_settle.py"
 CUDA_WALK = "tests/unit/fold/test_cuda_walk.py"
@@ -520,14 +528,6 @@ SEAM: tuple[Mutation, ...] = (
     ),
     Mutation(
         "S12",
-        "the folding backend does not hand the caller's capture mode on",
-        "graphdedup/backend.py",
-        "self.inner.begin_capture(pool, segment=segment, capture_error_mode=capture_error_mode)",
-        "self.inner.begin_capture(pool, segment=segment)",
-        (LIFETIME,),
-    ),
-    Mutation(
-        "S12",
         "a scope of one thread is one of every thread",
         "seam/active.py",
         "class _ThreadState(threading.local):",
@@ -589,7 +589,7 @@ SEAM: tuple[Mutation, ...] = (
         "graphdedup/backend.py",
         "        except BaseException:\n            self.inner.destroy_graph(inner)\n            raise\n",
         "        except BaseException:\n            raise\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "S14",
@@ -598,35 +598,11 @@ SEAM: tuple[Mutation, ...] = (
         "                self.registry.release(handle.member)\n        finally:\n",
         "                self.registry.release(handle.member)\n"
         "        except ZeroDivisionError:\n            pass\n        else:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
 )
 
 FOLDING: tuple[Mutation, ...] = (
-    Mutation(
-        "D1",
-        "a graph is folded on its key, without an update",
-        "graphdedup/registry.py",
-        "            result = self._update(group.executable, member)\n        self.counters.fold_seconds",
-        "            result = UpdateResult(Verdict.SUCCESS)\n        self.counters.fold_seconds",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D2",
-        "bytes are not compared after a hash hit",
-        "graphdedup/registry.py",
-        "if not any(group.record == record and self._try_join(member, group) for group in candidates):",
-        "if not any(self._try_join(member, group) for group in candidates):",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D3",
-        "edge data is not in the record",
-        "graphdedup/signature.py",
-        'struct.pack("<qq3q", edge.source, edge.target, *edge.data)',
-        'struct.pack("<qq", edge.source, edge.target)',
-        (SIGNATURE,),
-    ),
     Mutation(
         "D3",
         "edges are not in the record",
@@ -721,7 +697,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/signature.py",
         "        if node.unreadable:\n",
         "        if False:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -785,7 +761,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "        node = group.clusters.conflict(member.uses)\n",
         "        node = None\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -905,7 +881,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            self.driver.set_unit_clusters(member.raw, nodes)\n",
         "",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -913,7 +889,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            executable.reflects = member.id\n            executable.clustered |= member.clustered\n",
         "            executable.reflects = member.id\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -921,7 +897,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            executable.clustered |= member.clustered\n            return UpdateResult(Verdict.ERROR",
         "            return UpdateResult(Verdict.ERROR",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -929,7 +905,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         'fixed: list[int] = [int(node.attributes["cooperative"]), node.context, node.local_bytes]',
         "fixed: list[int] = [node.local_bytes]",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -937,7 +913,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         '(_DIRECTIONS[params["direction"]], node.context, *extent)',
         "(node.context, *extent)",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D3",
@@ -945,71 +921,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         'if params["height"] > 1:',
         "if False:",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D4",
-        "the function is always in the key",
-        "graphdedup/signature.py",
-        "functions=tier is Tier.FUNCTION or not capabilities.carries_function",
-        "functions=True",
-        (SIGNATURE,),
-    ),
-    Mutation(
-        "D4",
-        "the function is not in the key where a change of it is not carried",
-        "graphdedup/signature.py",
-        "functions=tier is Tier.FUNCTION or not capabilities.carries_function",
-        "functions=tier is Tier.FUNCTION",
-        (SIGNATURE,),
-    ),
-    Mutation(
-        "D4",
-        "the function is not in the key of the function tier",
-        "graphdedup/signature.py",
-        "functions=tier is Tier.FUNCTION or not capabilities.carries_function",
-        "functions=not capabilities.carries_function",
-        (SIGNATURE,),
-    ),
-    Mutation(
-        "D4",
-        "clusters are not in the key where they are not carried",
-        "graphdedup/signature.py",
-        "clusters=tier is Tier.FUNCTION or not capabilities.carries_cluster",
-        "clusters=tier is Tier.FUNCTION",
-        (SIGNATURE,),
-    ),
-    Mutation(
-        "D4",
-        "clusters are always in the key",
-        "graphdedup/signature.py",
-        "clusters=tier is Tier.FUNCTION or not capabilities.carries_cluster",
-        "clusters=True",
-        (SIGNATURE,),
-    ),
-    Mutation(
-        "D5",
-        "a refused member does not know why",
-        "graphdedup/registry.py",
-        '        member.refusals.append(f"{result.verdict}{node}{detail}")\n',
-        '        member.refusals.append("")\n',
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D5",
-        "a refusal is not reported",
-        "graphdedup/registry.py",
-        '        self._note_refusal(f"the driver refused the update: {result.verdict}", f"{member.segment}{node}{detail}")\n',
-        "",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D5",
-        "a pair that was refused is tried again",
-        "graphdedup/registry.py",
-        "group.record == record and self._try_join(member, group) for",
-        "group.record == record and (self._try_join(member, group) or self._try_join(member, group)) for",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D5",
@@ -1017,15 +929,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "        if result.accepted:\n            executable.reflects = member.id\n",
         "        executable.reflects = member.id\n        if result.accepted:\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D6",
-        "after a refused update at replay the executable is launched all the same",
-        "graphdedup/registry.py",
-        "                        self._unfold(member, group, result)\n                        continue\n",
-        "                        pass\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D6",
@@ -1033,7 +937,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "        self.counters.unfolded += 1\n",
         "",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D6",
@@ -1041,7 +945,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "        except DriverError as error:\n            executable.reflects = None",
         "        except ZeroDivisionError as error:\n            executable.reflects = None",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D6",
@@ -1049,15 +953,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            executable.reflects = None  # nothing is known of it now: the next launch updates it first\n",
         "",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D6",
-        "an un-folded member that cannot be instantiated ends the replay",
-        "graphdedup/registry.py",
-        "        except DriverError as error:\n            member.group = None\n",
-        "        except ZeroDivisionError as error:\n            member.group = None\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D7",
@@ -1077,14 +973,6 @@ FOLDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "D9",
-        "the last member does not free the executable",
-        "graphdedup/registry.py",
-        "        with group.executable.lock:\n            self.driver.destroy(group.executable.handle)\n",
-        "",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D9",
         "the first member to go frees the executable",
         "graphdedup/registry.py",
         "            if group.members or group not in self._groups:\n",
@@ -1097,7 +985,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            if self.members.pop(member.id, None) is None:\n",
         "            if self.members.pop(member.id, None) is NotImplemented:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D9",
@@ -1107,31 +995,7 @@ FOLDING: tuple[Mutation, ...] = (
         "                if not self._buckets[group.bucket]:\n"
         "                    del self._buckets[group.bucket]\n",
         "                pass\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D10",
-        "no lock around update and launch",
-        "graphdedup/registry.py",
-        "            with executable.lock:\n                if member.group is not group:\n",
-        "            if executable.lock:\n                if member.group is not group:\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D10",
-        "a graph joins without the executable's lock",
-        "graphdedup/registry.py",
-        "        with group.executable.lock:\n            with self._tables:\n",
-        "        if group.executable.lock:\n            with self._tables:\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D11",
-        "graphs with memory or conditional nodes are folded",
-        "graphdedup/driver/simulated.py",
-        "            if node.kind not in _FOLDABLE:\n",
-        "            if False:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D11",
@@ -1139,7 +1003,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         '            elif node.attributes.get("device_updatable"):\n',
         "            elif False:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D11",
@@ -1147,7 +1011,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         "                pass_through = child.pass_through\n",
         "                pass\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D11",
@@ -1155,30 +1019,30 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/registry.py",
         "            if record.pass_through:\n",
         "            if False:\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D12",
-        "graphs that draw random numbers are folded",
+        "a graph that draws is folded as one that does not",
         "graphdedup/registry.py",
-        "            if record.draws is Draws.YES:\n",
+        "        if record is not None and draws is not Draws.NO and (problem",
+        "        if record is not None and draws is Draws.UNKNOWN and (problem",
+        (RANDOM,),
+    ),
+    Mutation(
+        "D12",
+        "a graph that may draw is folded as one that does not",
+        "graphdedup/registry.py",
+        "        if record is not None and draws is not Draws.NO and (problem",
+        "        if record is not None and draws is Draws.YES and (problem",
+        (RANDOM,),
+    ),
+    Mutation(
+        "D12",
+        "a graph that may draw is folded with nobody there to advance its numbers",
+        "graphdedup/registry.py",
+        "            if draws is not Draws.NO and handle is None:\n",
         "            if False:\n",
-        (FOLD,),
-    ),
-    Mutation(
-        "D12",
-        "graphs that may draw random numbers are folded",
-        "graphdedup/registry.py",
-        "            if record.draws is Draws.UNKNOWN and not self.draws_vouched:\n",
-        "            if False:\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D12",
-        "the caller's word that nothing draws is not taken",
-        "graphdedup/registry.py",
-        "            if record.draws is Draws.UNKNOWN and not self.draws_vouched:\n",
-        "            if record.draws is Draws.UNKNOWN:\n",
         (REGISTRY,),
     ),
     Mutation(
@@ -1187,7 +1051,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         "Draws.YES if raw.draws else Draws.NO",
         "Draws.NO",
-        (FOLD,),
+        (RANDOM,),
     ),
     Mutation(
         "D13",
@@ -1195,24 +1059,7 @@ FOLDING: tuple[Mutation, ...] = (
         "graphdedup/driver/simulated.py",
         "            self._device.get_last_error()\n",
         "            pass\n",
-        (REGISTRY,),
-    ),
-    Mutation(
-        "D14",
-        "the switch is ignored",
-        "graphdedup/backend.py",
-        "self.enabled = settings.enabled(enabled)",
-        "self.enabled = True",
-        (FOLD,),
-    ),
-    Mutation(
-        "D14",
-        "the environment wins over the code",
-        "graphdedup/settings.py",
-        "    if given is not None:\n        return given\n"
-        "    text = (os.environ if environment is None else environment).get(DISABLE)",
-        "    text = (os.environ if environment is None else environment).get(DISABLE)",
-        (PARTS,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
         "D15",
@@ -1230,7 +1077,7 @@ FOLDING: tuple[Mutation, ...] = (
         '            self._plain["live"] -= 1\n'
         "        else:\n"
         "            self.registry.release(handle.member)\n",
-        (REGISTRY,),
+        (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
 )
 
@@ -1258,14 +1105,6 @@ REPORTS: tuple[Mutation, ...] = (
         "        if self.source is not other.source:\n",
         "        if False:\n",
         (REPORT,),
-    ),
-    Mutation(
-        "M3",
-        "a modelled figure is said to be measured",
-        "graphdedup/backend.py",
-        "exec_device = Figure(bytes=device_bytes, source=Source.MODELLED, how=how)",
-        "exec_device = Figure(bytes=device_bytes, source=Source.MEASURED_DEVICE, how=how)",
-        (FOLD,),
     ),
     Mutation(
         "M3",
@@ -1512,5 +1351,5 @@ SIMULATED: tuple[Mutation, ...] = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = SEAM + FOLDING + REPORTS + SIMULATED
+MUTATIONS: tuple[Mutation, ...] = SEAM + FOLDING + FOLD_IN_FULL + REPORTS + SIMULATED
 """Every break, in the order of the rules."""

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import seam
-from graphdedup import DedupBackend, FoldPolicy
-from graphdedup.driver import Draws
+from graphdedup import DedupBackend, DriverError, FoldPolicy
+from graphdedup.driver import Draws, Verdict
+from graphdedup.driver.protocol import UpdateResult
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -200,3 +201,28 @@ def test_the_simulated_device_refuses_generators_that_it_does_not_know() -> None
         seam.capture(graph, generators=(torch.Generator(),)),
     ):
         pass
+
+
+def test_a_graph_that_draws_and_can_get_no_executable_says_so(
+    backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: the wrapped backend's own replay would advance the numbers and compute nothing."""
+    dedup = DedupBackend(backend, enabled=True)
+    run = Run(dedup, device, FORWARDS["rand"])
+    assert dedup.registry is not None
+    driver = dedup.registry.driver
+
+    def failing(raw: Any) -> Any:
+        raise DriverError("out of memory", remedy="none")
+
+    monkeypatch.setattr(driver, "update", lambda executable, raw: UpdateResult(Verdict.PARAMETERS_CHANGED))
+    monkeypatch.setattr(driver, "instantiate", failing)
+    with pytest.raises(DriverError, match="out of memory"):
+        run.runs[0][0].replay()
+    monkeypatch.undo()
+    expected = torch.Generator(device=device).manual_seed(7)
+    torch.manual_seed(7)
+    graph, x, y = run.runs[1]  # its executable is as it was
+    graph.replay()
+    assert torch.equal(y, torch.rand(len(x), device=device, generator=expected) + x)
+    run.close()
