@@ -123,7 +123,7 @@ class Execs:
         """Whether it is being launched, or still runs, on another stream."""
         if executable.claims and executable.stream != stream:
             return True
-        return not joining and executable.stream != stream and self._driver.runs_elsewhere(executable.handle, stream)
+        return not joining and self._driver.runs_elsewhere(executable.handle, stream)
 
     def _claimed(self, executable: Executable, stream: Any) -> Executable:
         if not executable.claims:

@@ -215,6 +215,22 @@ def test_an_executable_that_still_runs_on_the_device_is_not_taken_on_another_str
     assert [one.reflects for one in first.group.executables] == [first.id, second.id]
 
 
+def test_a_capture_on_another_stream_does_not_hide_that_an_executable_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that joins there updates it, and a replay there gets another one all the same."""
+    bench = Bench()
+    first = bench.fold(1)
+    here, there = Stream(), Stream()
+    with on_stream(here):
+        bench.check(first)
+    handle = first.group.executables[0].handle  # type: ignore[union-attr]
+    monkeypatch.setattr(bench.driver, "runs_elsewhere", lambda executable, stream: executable is handle and stream is not here)
+    with on_stream(there):
+        second = bench.fold(2)
+        assert bench.execs == 1
+        bench.check(second)
+    assert bench.execs == 2
+
+
 def test_of_several_executables_the_one_that_reflects_the_graph_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """D7: two graphs in turn on two streams pay no update once there are two executables."""
     bench = Bench()
