@@ -136,6 +136,18 @@ def test_a_member_is_released_once() -> None:
     assert bench.execs == 0
 
 
+def test_a_group_that_refused_a_graph_is_not_kept_alive_by_it() -> None:
+    """D9: the executable goes with the last graph that runs on it."""
+    bench = Bench(DriverProfile(refuse_pairs=lambda current, new: True))
+    first, second = bench.fold(1), bench.fold(2)
+    assert bench.execs == 2
+    bench.registry.release(first)
+    assert bench.execs == 1
+    bench.check(second)
+    bench.registry.release(second)
+    assert bench.execs == 0
+
+
 def test_capture_fold_replay_release_leaves_nothing_behind() -> None:
     device = SimulatedDevice(8 << 20)
     dedup = DedupBackend(SimulatedBackend(device), enabled=True)

@@ -355,3 +355,29 @@ def changed(path: str, value: Any) -> str:
 def test_what_is_no_capabilities_is_refused_with_the_field(text: str, said: str) -> None:
     with pytest.raises(graphdedup.ReportError, match=rf"not capabilities: {said}.*graphdedup probe --json"):
         Capabilities.from_json(text)
+
+
+def test_what_costs_time_alone_is_left_out_where_every_change_of_it_was_taken() -> None:
+    """D4: not seen, or not whole, is no matter there; refused, or never asked, it stays."""
+    time_only = {name for name, attribute in ATTRIBUTES.items() if attribute.effect is Effect.TIME}
+
+    def reads(changes: dict[str, dict[str, str] | None]) -> tuple[str, ...]:
+        return made(changes).reads(AUTO_FREE_ON_LAUNCH, leave_out=(Effect.TIME,)).attributes
+
+    name = "cluster_scheduling_policy"
+    for outcome in ("carried", "stale", "unobserved"):
+        assert name not in reads({name: {"changed": outcome}})
+    for outcome in ("refused", "broken"):
+        assert name in reads({name: {"changed": outcome}})
+    assert "mem_sync_domain" in reads({"mem_sync_domain": {"changed": "stale"}})
+    unknown = Capabilities.unknown(IDENTITY, "for a test").reads(AUTO_FREE_ON_LAUNCH, leave_out=(Effect.TIME,))
+    assert time_only - {"priority"} <= set(unknown.attributes)
+
+
+def test_the_exact_tier_reads_all_that_the_driver_tells() -> None:
+    """D4: but for what every record has; an attribute that no driver tells is not asked for."""
+    reads = made({}).reads_everything()
+    assert (reads.geometry, reads.memset_extent, reads.memcpy_extent) == (True, True, True)
+    always = {"cooperative", "cluster", "device_updatable"}
+    untold = {row.name for row in made({}).attributes if row.readable is False}
+    assert set(reads.attributes) == ATTRIBUTES.keys() - always - untold
