@@ -157,6 +157,15 @@ def test_a_graph_waits_for_its_own_launch_on_an_executable_that_now_serves_anoth
     with on_stream(side):
         waiting.replay(2)  # it never ran on the first executable
     assert len(ordered) == 1
+    with on_stream(second):
+        waiting.replay(2)
+        other = waiting.members[0].last
+        assert other is not None
+        assert other is waiting.members[2].last is not origin
+        monkeypatch.setattr(bench.driver, "runs_elsewhere", lambda handle, stream: handle is other.handle)
+        waiting.replay(0)  # back on the first executable: its own stream orders it already
+    assert waiting.members[0].last is not other
+    assert [handle for handle in ordered if handle is other.handle] == []
 
 
 def test_two_threads_on_one_stream_need_no_second_executable() -> None:
@@ -172,6 +181,29 @@ def test_two_threads_on_one_stream_need_no_second_executable() -> None:
     threads.join()
     assert waiting.most_running == 1
     assert bench.execs == 1
+
+
+def test_an_executable_that_another_thread_is_about_to_launch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not run yet, but will: a replay on another stream neither waits for it nor comes in between."""
+    bench = Bench()
+    first, second = bench.fold(1), bench.fold(2)
+    update, updating, go_on = bench.driver.update, threading.Event(), threading.Event()
+
+    def slow(executable: Any, raw: Any) -> Any:
+        updating.set()
+        assert go_on.wait(LONG)
+        return update(executable, raw)
+
+    monkeypatch.setattr(bench.driver, "update", slow)
+    threads = Threads()
+    threads.start(lambda: bench.check(first), Stream())
+    assert updating.wait(LONG)
+    with on_stream(Stream()):
+        bench.check(second)
+    assert not go_on.is_set()
+    go_on.set()
+    threads.join()
+    assert (bench.execs, bench.registry.counters.splits) == (2, 1)
 
 
 def test_without_room_for_a_second_executable_graphs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
