@@ -82,3 +82,5 @@ class Member:
     """Replays that are still to be compared with an executable of its own (the verify switch)."""
     reason: str = ""
     refusals: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is replayed: two threads with one graph come one after the other, as on torch's executable."""

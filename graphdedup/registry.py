@@ -4,8 +4,9 @@ A *member* is one captured graph. A *group* is members with equal records and th
 joins a group only after the driver took a real update of the group's live executable (rule D1); what cannot fold runs on an
 executable of its own, with the reason kept (rule D5).
 
-Locks: one serialises folding, each executable's makes update and launch one step (rule D10), one guards the tables. They
-are taken in this order and never in another: folding, executable, tables; those of :mod:`graphdedup.execs` come last.
+Locks: one serialises folding, each member's its replays, each executable's makes update and launch one step (rule D10), one
+guards the tables. They are taken in this order and never in another: folding or member, executable, tables; those of
+:mod:`graphdedup.execs` come last.
 """
 
 from __future__ import annotations
@@ -304,6 +305,10 @@ class Registry:
         Raises:
             DriverError: the launch itself failed, or a graph without executable can get none.
         """
+        with member.lock:
+            return self._replay(member, verifier)
+
+    def _replay(self, member: Member, verifier: Verifier | None) -> bool:
         while (group := member.group) is not None:
             executable = self._execs.claim(group, member)
             try:

@@ -282,6 +282,14 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "D10",
+        "two threads replay one graph at once",
+        REGISTRY,
+        "        with member.lock:\n",
+        "        if member.lock:\n",
+        (CONCURRENCY_TESTS,),
+    ),
+    (
+        "D10",
         "a graph gets a second executable while its own launch runs",
         EXECS,
         "            return last  # behind",

@@ -206,6 +206,31 @@ def test_an_executable_that_another_thread_is_about_to_launch_is_not_taken(monke
     assert (bench.execs, bench.registry.counters.splits) == (2, 1)
 
 
+def test_two_threads_with_one_graph_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first is about to launch it, and nothing shows yet that it runs."""
+    bench = Bench()
+    first, _ = bench.fold(1), bench.fold(2)
+    update, updating, go_on = bench.driver.update, threading.Event(), threading.Event()
+
+    def slow(executable: Any, raw: Any) -> Any:
+        updating.set()
+        assert go_on.wait(LONG)
+        return update(executable, raw)
+
+    monkeypatch.setattr(bench.driver, "update", slow)
+    threads = Threads()
+    threads.start(lambda: bench.registry.replay(first), Stream())
+    assert updating.wait(LONG)
+    launches = bench.device.launch_count
+    threads.start(lambda: bench.registry.replay(first), Stream())
+    go_on.wait(SHORT)  # its chance to overlap
+    assert bench.device.launch_count == launches
+    go_on.set()
+    threads.join()
+    assert bench.device.launch_count == launches + 2
+    assert bench.execs == 1
+
+
 def test_without_room_for_a_second_executable_graphs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never fatal: it degrades to one after the other, and the reason is counted."""
     bench = Bench()
