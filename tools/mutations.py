@@ -10,7 +10,9 @@ Rows that a CPU cannot tell apart (error modes inside a driver, device addresses
 from __future__ import annotations
 
 from mutation import Mutation
+from mutations_detail import FOLD_IN_DETAIL
 from mutations_fold import FOLD_IN_FULL
+from mutations_service import SERVICE
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -25,20 +27,6 @@ RECORDS = "tests/unit/fold/test_registry_records.py"
 REGISTRY_LIFETIME = "tests/unit/fold/test_registry_lifetime.py"
 CONCURRENCY = "tests/unit/fold/test_registry_concurrency.py"
 RANDOM = "tests/conformance/fold/test_random.py"
-SETTINGS = "tests/unit/fold/test_settings.py"
-REASONS = "tests/unit/fold/test_reasons.py"
-BUDGET = "tests/unit/fold/test_budget.py"
-SHARING = "tests/unit/fold/test_sharing.py"
-VERIFY = "tests/conformance/fold/test_verify.py"
-CHECK = "tests/conformance/fold/test_check.py"
-CHECK_DETAILS = "tests/unit/verify/test_check_details.py"
-VERIFIER = "tests/unit/verify/test_verifier.py"
-SIM_REGIONS = "tests/unit/verify/test_simulated_memory.py"
-CUDA_REGIONS = "tests/unit/verify/test_cuda_memory.py"
-EXPLAIN_AGREES = "tests/unit/explain/test_explain_agrees.py"
-FAMILY = "tests/unit/seam/test_cuda_family.py"
-STAMP = "tests/conformance/seam/test_stamp.py"
-KNOWN = "tests/unit/probe/test_known.py"
 SIGNATURE = "tests/unit/fold/test_signature.py"
 SETTLE = "tests/unit/fold/test_cuda_settle.py"
 CUDA_WALK = "tests/unit/fold/test_cuda_walk.py"
@@ -1351,5 +1339,5 @@ SIMULATED: tuple[Mutation, ...] = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = SEAM + FOLDING + FOLD_IN_FULL + REPORTS + SIMULATED
+MUTATIONS: tuple[Mutation, ...] = SEAM + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
 """Every break, in the order of the rules."""

@@ -194,8 +194,14 @@ def test_several_generators_advance_as_in_torchs_own_replay() -> None:
     assert all(torch.equal(ours, torchs) for ours, torchs in zip(*sequences, strict=True))
 
 
-def test_the_simulated_device_refuses_generators_that_it_does_not_know() -> None:
-    graph = seam.BreakableGraph(seam.default_backend("cpu"))
+@pytest.mark.parametrize("folding", [False, True])
+def test_the_simulated_device_refuses_generators_that_it_does_not_know(folding: bool) -> None:
+    """Scope and folding backend hand them on; the default one is known."""
+    backend: seam.GraphBackend = seam.default_backend("cpu")
+    graph = seam.BreakableGraph(DedupBackend(backend, enabled=True) if folding else backend)
+    with seam.capture(graph, generators=(torch.default_generator,)):
+        torch.ones(2) + 1
+    graph.reset()
     with (
         pytest.raises(RuntimeError, match="default generator only"),
         seam.capture(graph, generators=(torch.Generator(),)),

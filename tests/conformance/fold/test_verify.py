@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import seam
-from graphdedup import DedupBackend, Verify
+from graphdedup import DedupBackend, DriverError, Verify
 
 
 class Pair:
@@ -144,3 +144,23 @@ def test_a_graph_that_draws_is_compared_on_the_same_numbers(backend: seam.GraphB
             assert (which.stats().verified, which.stats().mismatches) == (3, 0)
         graph.close()
     assert all(torch.equal(ours, torchs) for ours, torchs in zip(*sequences, strict=True))
+
+
+def test_without_an_executable_of_its_own_a_graph_is_replayed_and_not_compared(
+    backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no room for one: each replay is right, and said not to be verified."""
+    dedup = DedupBackend(backend, enabled=True, verify=Verify(replays=2))
+    assert dedup.registry is not None
+    pair = Pair(dedup, device)
+
+    def failing(raw: Any) -> Any:
+        raise DriverError("out of memory", remedy="none")
+
+    monkeypatch.setattr(dedup.registry.driver, "instantiate", failing)
+    with caplog.at_level(logging.WARNING, logger="graphdedup"):
+        pair.check()
+    assert (dedup.stats().verified, dedup.stats().mismatches, dedup.stats().unfolded) == (0, 0, 0)
+    assert [record.getMessage() for record in caplog.records][:1] == ["size 4 segment 0 cannot be verified: out of memory"]
+    assert len(caplog.records) == 4
+    pair.close()

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+import seam
+from graphdedup import DedupBackend, DriverError, FoldPolicy
 from graphdedup.footprint import modelled_exec_bytes
 from graphdedup.group import Member
 from seam.backend import SegmentInfo
-from seam.simulated import DriverProfile, Stream
+from seam.simulated import DriverProfile, SimulatedBackend, SimulatedDevice, Stream
 from seam.simulated import stream as on_stream
 from tests.unit.fold.bench import Bench, write_cluster
 
@@ -144,3 +146,78 @@ def test_an_eviction_waits_for_the_device(bound: dict[str, int], monkeypatch: py
         )
     fold_distinct(bench, 3)
     assert calls == [("finish", True), ("destroy", True)]
+
+
+def test_under_a_bound_in_bytes_the_least_recently_used_goes_as_well() -> None:
+    """Room for two: the first is launched again before the third comes, so the second goes."""
+    bench = Bench(exec_budget_bytes=2 * sum(modelled_exec_bytes(10)))
+    a, b = fold_distinct(bench, 1), fold_distinct(bench, 2)
+    bench.check(a)
+    c = fold_distinct(bench, 3)
+    assert live(bench, a, b, c) == [True, False, True]
+
+
+def test_as_many_go_as_a_large_one_needs() -> None:
+    """Two of ten nodes take 418,000 bytes; one of fifty, modelled at 538,000, leaves room for neither."""
+    bench = Bench(exec_budget_bytes=600_000)
+    small = [fold_distinct(bench, number) for number in (1, 2)]
+    assert live(bench, *small) == [True, True]
+    large = bench.fold(3, nodes=50)
+    assert live(bench, *small, large) == [False, False, True]
+    assert bench.registry.counters.evictions == 2
+    bench.check(*small, large)
+
+
+def test_one_that_still_runs_on_the_device_stays_where_another_can_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for it could take long. Where all of them run, the least recently used one is waited for."""
+    bench = Bench(max_execs=2)
+    a, b = fold_distinct(bench, 1), fold_distinct(bench, 2)
+    running = {a.group.executables[0].handle}  # type: ignore[union-attr]
+    monkeypatch.setattr(bench.driver, "runs_elsewhere", lambda handle, stream: stream is None and handle in running)
+    c = fold_distinct(bench, 3)
+    assert live(bench, a, b, c) == [True, False, True]
+    running.add(c.group.executables[0].handle)  # type: ignore[union-attr]
+    d = fold_distinct(bench, 4)
+    assert live(bench, a, c, d) == [False, True, True]
+
+
+def test_a_graph_that_joins_is_offered_to_what_an_older_member_runs() -> None:
+    """D1: the group's executable was taken; one made of the graph itself would take it without being asked anything."""
+    bench = Bench(DriverProfile(refuse_pairs=lambda current, new: current is not new), max_execs=1)
+    first, other = bench.fold(1), fold_distinct(bench, 7)
+    assert live(bench, first, other) == [False, True]
+    second = bench.fold(2)
+    assert second.group is not first.group
+    assert bench.registry.counters.refused == 1
+    bench.check(first, other, second)
+
+
+def test_a_graph_that_draws_and_cannot_get_its_executable_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D6, D12: the wrapped backend's graph was emptied, so a replay by it would compute nothing."""
+    inner = SimulatedBackend(SimulatedDevice(8 << 20))
+    dedup = DedupBackend(inner, FoldPolicy(max_execs=1), enabled=True)
+    assert dedup.registry is not None
+    x = torch.ones(8)
+    graphs = []
+    for steps in (1, 2):
+        graph = seam.BreakableGraph(dedup)
+        with seam.capture(graph):
+            for _ in range(steps):
+                y = torch.rand_like(x)
+        graphs.append((graph, y))
+
+    def failing(raw: Any) -> Any:
+        raise DriverError("out of memory", remedy="none")
+
+    monkeypatch.setattr(dedup.registry.driver, "instantiate", failing)
+    monkeypatch.setattr(inner, "replay_graph", lambda handle: pytest.fail("the emptied graph was replayed"))
+    with pytest.raises(DriverError, match="out of memory"):
+        graphs[0][0].replay()
+    monkeypatch.undo()
+    torch.manual_seed(3)
+    expected = torch.rand(8)
+    torch.manual_seed(3)
+    graphs[0][0].replay()
+    assert torch.equal(graphs[0][1], expected)
+    for graph, _ in graphs:
+        graph.close()

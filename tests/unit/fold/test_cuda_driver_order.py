@@ -111,3 +111,17 @@ def test_what_runs_on_the_current_stream_runs_nowhere_else(monkeypatch: pytest.M
     bench.log.clear()
     bench.driver.order_after(EXEC)
     assert bench.log == [("order after", EXEC, STREAM)]
+
+
+def test_a_launch_is_noted_where_releases_wait_and_one_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D13, D15: what failed has not been launched, so nothing waits for it."""
+    bench = Bench(monkeypatch)
+    bench.driver._launches.note_current = lambda: (bench.log.append(("note stream",)), STREAM)[1]  # type: ignore[method-assign]
+    bench.driver._driver.CUresult = lambda code: SimpleNamespace(name=f"ERROR_{code}")
+    bench.driver.launch(EXEC)
+    assert bench.log == [("note stream",), ("settle", EXEC, STREAM), ("launch", EXEC, STREAM), ("note", EXEC, STREAM)]
+    bench.log.clear()
+    bench.driver._launch = lambda executable, stream: 700
+    with pytest.raises(DriverError, match="cuGraphLaunch failed: ERROR_700"):
+        bench.driver.launch(EXEC)
+    assert bench.log == [("note stream",), ("settle", EXEC, STREAM)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from graphdedup import DriverError
 from graphdedup.driver import cuda_raw
 from graphdedup.driver.attributes import ATTRIBUTES, pack
 from graphdedup.driver.cuda_walk import GraphReader
@@ -222,3 +223,16 @@ def test_a_draw_is_seen_by_an_address_in_the_parameters(monkeypatch: pytest.Monk
     assert read(monkeypatch, Kernel(parameters=pointer), philox_pointers=(pointer,)).draws is Draws.YES
     assert read(monkeypatch, Kernel(), philox_pointers=(pointer,)).draws is Draws.NO
     assert read(monkeypatch, Kernel(), philox_pointers=None).draws is Draws.UNKNOWN
+
+
+def test_a_graph_is_cleared_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D12: what is left would run with the prologue; a node that cannot be destroyed is an error."""
+    library = Library([Kernel(), Kernel(), Kernel()], [(0, 1, (0, 0, 0))])
+    monkeypatch.setattr(cuda_raw, "libcuda", lambda: library)
+    calls = cuda_raw.raw_calls()
+    calls.clear(GRAPH)
+    assert (library.kernels, calls.nodes(GRAPH)) == ({}, [])
+    library.kernels[100] = Kernel()
+    monkeypatch.setattr(library, "cuGraphDestroyNode", lambda node: INVALID, raising=False)
+    with pytest.raises(DriverError, match="cuGraphDestroyNode failed"):
+        cuda_raw.raw_calls().clear(GRAPH)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import seam
-from graphdedup import DedupBackend, GraphDedupError, GraphsFile
+from graphdedup import DedupBackend, DriverError, GraphDedupError, GraphsFile, snapshot
 from seam.backend import SegmentInfo
 from seam.simulated import DriverProfile, SimulatedBackend, SimulatedDevice
 from tests.unit.fold.bench import Bench, write_cluster
@@ -173,3 +174,57 @@ def test_the_sync_switch_waits_after_every_launch(monkeypatch: pytest.MonkeyPatc
             graph.replay()
         assert calls == (["launch", "wait"] * 3 if on else ["launch"] * 3)
         graph.close()
+
+
+def test_a_refused_node_that_cannot_be_read_is_told_as_the_driver_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D5: a refusal is a normal result, whatever can be said of it."""
+    bench = Bench()
+
+    def failing(raw: Any, label: str = "") -> Any:
+        raise DriverError("nodes cannot be listed", remedy="none")
+
+    monkeypatch.setattr(bench.driver, "topology", failing)
+    members = []
+    for value in (0, 1):
+        out, graph = torch.zeros(2), bench.device.new_graph()
+        attributes = {"nvlink_util_centric_scheduling": value} if value else {}
+        graph.add_kernel("write", write_cluster, (out, 1.0), attributes=attributes)
+        members.append(bench.registry.fold(graph, SegmentInfo()))
+        bench.outs[members[-1].id] = out, 1
+    assert members[1].refusals == ["ATTRIBUTES_CHANGED at node 0 (write: nvlink util centric scheduling 1, not None)"]
+    bench.check(*members)
+
+
+def test_the_report_counts_every_reason_for_which_graphs_do_not_share() -> None:
+    """D3, D5, D11: refused by the driver, not offered to it, and passed through; the most frequent one first."""
+    profile = DriverProfile(uses_preferred_cluster=True, carries_attributes={"preferred_cluster": "stale"})
+    bench = Bench(replace(profile, refuse_pairs=lambda current, new: True))
+    for value in (1, 2):
+        bench.fold(value)
+    for value in (3, 4, 5):
+        bench.fold(value, cluster=2)
+    for _ in range(2):
+        graph, _ = bench.graph(1)
+        graph.add_node("mem_alloc", size_bytes=64)
+        bench.registry.fold(graph, SegmentInfo(2, "allocating"))
+    refused, hidden = (
+        "the driver refused the update: PARAMETERS_CHANGED",
+        "preferred_cluster cannot be read and could be in use",
+    )
+    passed = "a node is of kind mem_alloc (rule D11)"
+    report = snapshot.footprint(bench.registry)
+    assert [(row.count, row.reason) for row in report.refusals] == [
+        (3, f"a node (kernel): {hidden}"),
+        (2, passed),
+        (1, refused),
+    ]
+    assert report.refusals[1].example == "allocating segment 2: node 1 is of kind mem_alloc (rule D11)"
+    assert snapshot.stats(bench.registry).passed_through_by_reason == {passed: 2}
+    assert snapshot.stats(bench.registry).execs == report.execs == 5 + 2
+    assert [row.why for row in report.alone[1:]] == [
+        "PARAMETERS_CHANGED (the profile refuses this pair of graphs)",
+        *[f"node 0 (kernel): {hidden}"] * 3,
+        *["node 1 is of kind mem_alloc (rule D11)"] * 2,
+    ]
+    assert report.alone[0].graph == "value 1 segment 0 (graph 1)"
+    assert "by their fields: nothing that an update does not carry" in report.alone[0].why

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from graphdedup import DriverError
 from graphdedup.driver import Draws
@@ -185,3 +187,70 @@ def test_the_error_that_a_refusal_leaves_behind_is_consumed() -> None:
     assert bench.registry.counters.refused == 1
     assert bench.device.get_last_error() is None
     bench.check(first, second)
+
+
+def test_the_largest_group_is_tried_before_the_trials_are_used_up() -> None:
+    """D5: seven graphs that take nobody, two that take each other, two more of the first kind; the last one still folds."""
+    bench = Bench(
+        DriverProfile(refuse_pairs=lambda current, new: {node.function for node in current.nodes + new.nodes} != {"b"})
+    )
+    for value in range(7):
+        bench.fold(value, name="a")
+    first, second = (bench.fold(value, name="b") for value in (7, 8))
+    assert first.group is second.group
+    for value in (9, 10):
+        bench.fold(value, name="a")
+    before = bench.registry.counters.refused
+    last = bench.fold(11, name="b")
+    assert last.group is first.group
+    assert bench.registry.counters.refused == before
+    assert bench.execs == 10
+    bench.check(last, first, second)
+
+
+def test_nobody_joins_the_executable_of_an_unfolded_graph() -> None:
+    """D6: it is the graph's own; equal graphs that come later go where its siblings are."""
+    graphs: list[Any] = []
+    bench = Bench(DriverProfile(refuse_pairs=lambda current, new: bool(graphs) and new is graphs[0]))
+    first, second = bench.fold(1), bench.fold(2)
+    graphs.append(first.raw)
+    bench.check(second, first)
+    assert bench.registry.counters.unfolded == 1
+    bench.registry.release(second)  # the group that the first one left is gone
+    late = bench.fold(3)
+    assert late.group is not first.group
+    assert bench.execs == 2
+    bench.check(first, late, first)
+
+
+def test_a_graph_with_generators_of_its_own_is_taken_for_one_that_may_draw() -> None:
+    """D12: only the default generator's draws can be told from a kernel."""
+    bench = Bench(draws_vouched=True)
+    prologues = []
+    for generators in ((), (torch.Generator(),)):
+        graph, _ = bench.graph(1)
+        handle = SimpleNamespace(graph=graph, generators=generators)
+        member = bench.registry.fold(graph, SegmentInfo(), handle=handle)
+        assert member.group is not None
+        prologues.append(member.prologue)
+    assert [prologue is None for prologue in prologues] == [True, False]
+
+
+def test_a_graph_whose_numbers_cannot_be_advanced_apart_is_passed_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D12: it keeps the wrapped backend's executable, which is as it was, and says why."""
+    bench = Bench()
+    walk = bench.driver.walk
+    monkeypatch.setattr(bench.driver, "walk", lambda raw, reads: dataclasses.replace(walk(raw, reads), draws=Draws.YES))
+
+    def failing(handle: Any) -> Any:
+        raise DriverError("cuGraphClone failed", remedy="none")
+
+    monkeypatch.setattr(bench.driver, "detach", failing)
+    graph, _ = bench.graph(1)
+    member = bench.registry.fold(graph, SegmentInfo(), handle=SimpleNamespace(graph=graph))
+    assert (member.group, member.prologue, member.detached) == (None, None, False)
+    assert member.reason == "it may draw random numbers, and they cannot be advanced apart (rule D12): cuGraphClone failed"
+    assert not bench.registry.replay(member)
+    assert bench.registry.passed_through_count == 1
+    bench.registry.release(member)
+    assert (bench.execs, bench.registry.passed_through_count) == (0, 0)

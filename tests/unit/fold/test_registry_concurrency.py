@@ -183,7 +183,10 @@ def test_two_threads_on_one_stream_need_no_second_executable() -> None:
     assert bench.execs == 1
 
 
-def test_an_executable_that_another_thread_is_about_to_launch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stream", [Stream(), default_stream()], ids=["a new one", "where it was made"])
+def test_an_executable_that_another_thread_is_about_to_launch_is_not_taken(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It does not run yet, but will: a replay on another stream neither waits for it nor comes in between."""
     bench = Bench()
     first, second = bench.fold(1), bench.fold(2)
@@ -198,7 +201,7 @@ def test_an_executable_that_another_thread_is_about_to_launch_is_not_taken(monke
     threads = Threads()
     threads.start(lambda: bench.check(first), Stream())
     assert updating.wait(LONG)
-    with on_stream(Stream()):
+    with on_stream(stream):
         bench.check(second)
     assert not go_on.is_set()
     go_on.set()
@@ -359,3 +362,33 @@ def test_threads_on_one_group_each_get_their_own_graph(streams: int, monkeypatch
         threads.start(lambda index=index: work(*members[index::2]), Stream() if streams == 2 else default_stream())
     threads.join()
     assert bench.execs <= streams
+
+
+def test_a_graph_that_joins_waits_for_a_launch_and_needs_no_second_executable() -> None:
+    """It is updated into the executable and not launched, so nothing of it could run side by side."""
+    bench = Bench()
+    waiting = Waiting(bench, count=1)
+    threads, joined = Threads(), threading.Event()
+    threads.start(lambda: waiting.replay(0), Stream())
+    assert waiting.begun[0].wait(LONG)
+    threads.start(lambda: (bench.fold(5), joined.set()))
+    assert not joined.wait(SHORT)
+    waiting.go[0].set()
+    threads.join()
+    assert (bench.execs, bench.registry.counters.splits) == (1, 0)
+
+
+def test_a_launch_that_fails_leaves_the_executable_to_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    member = bench.fold(1)
+
+    def failing(executable: Any, prologue: Any) -> None:
+        raise DriverError("the device is unwell", remedy="none")
+
+    monkeypatch.setattr(bench.driver, "launch", failing)
+    with on_stream(Stream()), pytest.raises(DriverError, match="unwell"):
+        bench.registry.replay(member)
+    monkeypatch.undo()
+    with on_stream(Stream()):
+        bench.check(member)
+    assert (bench.execs, bench.registry.counters.splits) == (1, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ import torch
 
 import seam
 from graphdedup import DedupBackend, DriverError, GraphDedupError
+from graphdedup.driver import Draws
+from graphdedup.group import Member
+from seam.backend import SegmentInfo
 from seam.simulated import DriverProfile, SimulatedBackend, SimulatedDevice
 from tests.unit.fold.bench import Bench
 
@@ -176,3 +181,60 @@ def test_capture_fold_replay_release_leaves_nothing_behind() -> None:
     stats = dedup.stats()
     assert (stats.execs, stats.nodes, stats.groups, stats.passed_through, stats.sessions) == (0, 0, 0, 0, ())
     assert (stats.captured, stats.launches, stats.peak_execs) == (2_000, 2_000, 1)
+
+
+def test_ids_are_never_used_again() -> None:
+    """D8: else the third graph would be taken for the second, whose id it would have, and its contents would be launched."""
+    bench = Bench()
+    first, second = bench.fold(1), bench.fold(2)
+    bench.registry.release(first)
+    third = bench.fold(3)
+    assert len({first.id, second.id, third.id}) == 3
+    bench.check(second, third, second)
+    assert list(bench.registry.members.values()) == [second, third]
+
+
+class Detaching:
+    """A bench whose graphs may draw, and a log of what becomes of them and of executables."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = Bench()
+        self.log: list[str] = []
+        driver = self.bench.driver
+        walk, destroy, instantiate = driver.walk, driver.destroy, driver.instantiate
+        self.full = False
+
+        def made(raw: Any) -> Any:
+            if self.full:
+                raise DriverError("out of memory", remedy="none")
+            return instantiate(raw)
+
+        monkeypatch.setattr(driver, "walk", lambda raw, reads: dataclasses.replace(walk(raw, reads), draws=Draws.UNKNOWN))
+        monkeypatch.setattr(driver, "discard", lambda raw: self.log.append(f"graph of {len(raw.nodes)}"))
+        monkeypatch.setattr(driver, "destroy", lambda executable: (self.log.append("exec"), destroy(executable))[1])
+        monkeypatch.setattr(driver, "instantiate", made)
+
+    def fold(self, nodes: int) -> Member:
+        graph, _ = self.bench.graph(1, nodes=nodes)
+        return self.bench.registry.fold(graph, SegmentInfo(), handle=SimpleNamespace(graph=graph))
+
+
+def test_a_detached_graph_goes_with_its_member_after_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D12, D15: nobody else would destroy it."""
+    detaching = Detaching(monkeypatch)
+    one, two = detaching.fold(2), detaching.fold(2)
+    assert one.group is two.group
+    detaching.bench.registry.release(one)
+    assert detaching.log == ["graph of 2"]
+    detaching.bench.registry.release(two)
+    assert detaching.log == ["graph of 2", "exec", "graph of 2"]
+
+
+def test_a_detached_graph_that_cannot_be_instantiated_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D12: its capture fails, and nothing of it is left."""
+    detaching = Detaching(monkeypatch)
+    detaching.full = True
+    with pytest.raises(DriverError, match="out of memory"):
+        detaching.fold(3)
+    assert detaching.log == ["graph of 3"]
+    assert (detaching.bench.registry.members, detaching.bench.registry.groups()) == ({}, [])

@@ -220,3 +220,18 @@ def test_graphs_of_two_contexts_never_share() -> None:
     assert first.group is not None
     assert second.group is not None
     assert first.group.record != second.group.record
+
+
+@pytest.mark.parametrize(("tier", "execs"), [("structure", 1), ("function", 1), ("exact", 3)])
+def test_in_the_exact_tier_another_grid_is_another_executable(tier: str, execs: int) -> None:
+    """D4: what is left to an update there are addresses and numbers."""
+    bench = Bench(tier=tier)
+    members = []
+    for value, grid in ((1, (8, 1, 1)), (2, (16, 1, 1)), (3, (8, 2, 1)), (4, (8, 1, 1))):
+        out, graph = torch.zeros(2), bench.device.new_graph()
+        graph.add_kernel("write", write_cluster, (out, float(value)), grid=grid)
+        members.append(bench.registry.fold(graph, SegmentInfo()))
+        bench.outs[members[-1].id] = out, value
+    assert bench.execs == execs
+    assert members[0].group is members[3].group
+    bench.check(*members, *reversed(members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import sys
 import weakref
@@ -11,9 +12,14 @@ import pytest
 import torch
 
 import seam
-from graphdedup import DedupBackend, FoldPolicy, GraphDedupError
+from graphdedup import DedupBackend, FoldPolicy, GraphDedupError, snapshot
+from graphdedup.capabilities import Capabilities
+from graphdedup.plan import plan_digest
 from graphdedup.stats import SessionStats
-from seam.simulated import SimulatedBackend, SimulatedDevice
+from seam.backend import SegmentInfo
+from seam.simulated import SimulatedBackend, SimulatedDevice, Stream
+from seam.simulated import stream as on_stream
+from tests.unit.fold.bench import Bench
 
 
 def capture(backend: DedupBackend, size: int, steps: int = 1, label: str = "") -> seam.BreakableGraph:
@@ -127,3 +133,52 @@ def test_the_digest_tells_what_was_captured_and_what_is_alive() -> None:
 def test_switched_off_there_is_no_plan() -> None:
     with pytest.raises(GraphDedupError, match=r"switched off: there is no plan.*D14.*GRAPHDEDUP_DISABLE"):
         DedupBackend(SimulatedBackend(SimulatedDevice(8 << 20)), enabled=False).plan_digest()
+
+
+def test_backends_that_know_other_things_of_a_device_do_not_share() -> None:
+    """D3: graphs that are equal by one measure may not be by the other."""
+    device = SimulatedDevice(8 << 20)
+    first = DedupBackend(SimulatedBackend(device), enabled=True)
+    assert first.registry is not None
+    unknown = Capabilities.unknown(first.registry.driver.identity, "for a test")
+    second, third = (DedupBackend(SimulatedBackend(device), enabled=True, capabilities=unknown) for _ in range(2))
+    assert second.registry is third.registry is not first.registry
+
+
+def test_a_session_counts_the_executables_that_its_graphs_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two where a group was replayed on two streams at once."""
+    bench = Bench()
+    members = []
+    for value in (1, 2):
+        graph, out = bench.graph(value)
+        members.append(bench.registry.fold(graph, SegmentInfo(), session="decode"))
+        bench.outs[members[-1].id] = out, value
+    assert snapshot.stats(bench.registry).sessions == (SessionStats("decode", 2, 1),)
+    with on_stream(Stream()):
+        bench.check(members[0])
+    handle = members[0].group.executables[0].handle  # type: ignore[union-attr]
+    monkeypatch.setattr(bench.driver, "runs_elsewhere", lambda executable, stream: executable is handle)
+    with on_stream(Stream()):
+        bench.check(members[1])
+    assert snapshot.stats(bench.registry).sessions == (SessionStats("decode", 2, 2),)
+
+
+def test_a_session_that_captured_nothing_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    backend = DedupBackend(SimulatedBackend(SimulatedDevice(8 << 20)), enabled=True)
+    with caplog.at_level(logging.INFO, logger="graphdedup"), backend.session("decode"):
+        pass
+    assert caplog.records == []
+    assert backend.report().sessions == ()
+
+
+def test_all_that_a_graph_is_called_and_is_counts_in_the_digest() -> None:
+    """With one graph there is one group, so nothing else tells these plans apart."""
+
+    def plan(nodes: int = 1, position: int = 0, label: str = "a", session: str = "") -> str:
+        bench = Bench()
+        bench.registry.fold(bench.graph(1, nodes=nodes)[0], SegmentInfo(position, label), session=session)
+        return plan_digest(bench.registry.members.values())
+
+    plans = [plan(), plan(nodes=2), plan(position=1), plan(label="b"), plan(session="decode")]
+    assert len(set(plans)) == len(plans)
+    assert plan() == plans[0]

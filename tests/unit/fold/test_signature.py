@@ -10,8 +10,9 @@ import xxhash
 
 from graphdedup.capabilities import Capabilities
 from graphdedup.driver import DeviceIdentity, EdgeRecord, GraphRecord, NodeRecord
+from graphdedup.driver.protocol import Reads
 from graphdedup.probe.known import probe_profile
-from graphdedup.signature import Tier, key, record_bytes
+from graphdedup.signature import Tier, key, reads, record_bytes, shape_digest
 from seam.simulated import DriverProfile
 
 DEVICE = DeviceIdentity("cuda", "H200", 0, 0x1234, (9, 0), "580.159", 580)
@@ -88,3 +89,39 @@ def test_addresses_above_the_sign_bit_are_told_apart() -> None:
 def test_the_key_is_the_xxh3_128_of_the_record() -> None:
     assert key(b"") == "99aa06d3014798d86001c324468d497f"  # published test vector of XXH3_128bits, seed 0
     assert key(record()) == xxhash.xxh3_128_hexdigest(record())
+
+
+# Tiers, and the shape
+
+
+def test_each_tier_has_a_walk_read_what_it_holds() -> None:
+    """D4: what no launch shows to be carried; in the default tier not what changes nothing but time; in the exact one all."""
+    domains = ("mem_sync_domain_map", "mem_sync_domain")
+    time = ("access_policy_window", "cluster_scheduling_policy")
+    assert reads(CARRIES, 1, Tier.STRUCTURE) == Reads(domains)
+    assert reads(CARRIES, 1, Tier.FUNCTION) == Reads((*time, *domains, "shared_memory_carveout"))
+    assert reads(CARRIES, 1, Tier.EXACT) == Reads(
+        (*time, "priority", *domains, "shared_memory_carveout"), geometry=True, memset_extent=True, memcpy_extent=True
+    )
+
+
+@pytest.mark.parametrize("field", [{"function": 78}, {"cluster": (4, 1, 1)}])
+def test_the_exact_tier_holds_functions_and_clusters_too(field: dict[str, Any]) -> None:
+    """D4."""
+    assert record(with_node(**field), tier=Tier.EXACT) != record(tier=Tier.EXACT)
+
+
+def test_the_shape_is_kinds_and_edges_of_a_graph_and_its_children() -> None:
+    """Nothing in it differs between two processes that captured alike: no handle, and nothing that was measured."""
+    inner = GraphRecord((KERNEL,), ())
+    graphs = [
+        CHAIN,
+        with_node(kind="memset"),
+        GraphRecord(CHAIN.nodes, ()),
+        GraphRecord(CHAIN.nodes, (EdgeRecord(1, 0),)),
+        GraphRecord(CHAIN.nodes, (EdgeRecord(0, 1, (1, 0, 1)),)),
+        with_node(kind="child_graph", child=inner),
+        with_node(kind="child_graph", child=GraphRecord((NodeRecord("memset"),), ())),
+    ]
+    assert len({shape_digest(graph) for graph in graphs}) == len(graphs)
+    assert shape_digest(with_node(fixed=(1,), function=78, cluster=(4, 1, 1), unreadable=("x",))) == shape_digest(CHAIN)
