@@ -392,3 +392,15 @@ def test_a_launch_that_fails_leaves_the_executable_to_other_streams(monkeypatch:
     with on_stream(Stream()):
         bench.check(member)
     assert (bench.execs, bench.registry.counters.splits) == (1, 0)
+
+
+def test_a_graph_that_still_runs_is_launched_behind_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a launch returns before it has run: on another stream as well it needs no second executable."""
+    bench = Bench()
+    member, here = bench.fold(1), Stream()
+    with on_stream(here):
+        bench.check(member)
+    monkeypatch.setattr(bench.driver, "runs_elsewhere", lambda executable, stream: stream is not here)
+    with on_stream(Stream()):
+        bench.check(member)
+    assert (bench.execs, bench.registry.counters.splits) == (1, 0)
