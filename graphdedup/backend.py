@@ -22,7 +22,7 @@ from graphdedup.policy import FoldPolicy, Verify
 from graphdedup.registries import registry_of
 from graphdedup.registry import Registry
 from graphdedup.report.model import FootprintReport
-from graphdedup.session import SessionLog
+from graphdedup.session import EndedSessions, SessionLog
 from graphdedup.stats import Stats
 from graphdedup.topology import Topology
 from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
@@ -109,7 +109,7 @@ class DedupBackend:
         device = getattr(inner, "device", None)
         self._sessions = SessionLog(
             device if isinstance(device, torch.device) else torch.device("cpu"),
-            [] if self.registry is None else self.registry.sessions,
+            EndedSessions() if self.registry is None else self.registry.sessions,
         )
         self._plain = Counter[str]()
         self._current = _Current()

@@ -28,7 +28,7 @@ from graphdedup.explain import explain_refusal
 from graphdedup.group import Executable, Group, Member
 from graphdedup.policy import FoldPolicy
 from graphdedup.probe.known import capabilities_for
-from graphdedup.session import SealedSession
+from graphdedup.session import EndedSessions
 from graphdedup.signature import forbids_sharing, key, reads, record_bytes, shape_digest
 from graphdedup.tally import Counters, Reasons
 from seam.backend import SegmentInfo
@@ -81,7 +81,7 @@ class Registry:
         """Why graphs were passed through."""
         self.unfoldings = Reasons()
         """Why members lost their executable at replay."""
-        self.sessions: list[SealedSession] = []
+        self.sessions = EndedSessions()
         self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
         self._execs = Execs(driver, self.policy, self.counters, self.alone)
         self._buckets: dict[tuple[int, str], list[Group]] = {}

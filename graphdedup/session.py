@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ import torch
 from graphdedup.footprint import Span
 from graphdedup.group import Group, Member
 
-__all__ = ["SealedSession", "SessionLog", "exec_count"]
+__all__ = ["LATEST", "EndedSessions", "SealedSession", "SessionLog", "exec_count"]
 
 _log = logging.getLogger("graphdedup")
 
@@ -36,6 +37,38 @@ def exec_count(members: Collection[Member]) -> int:
     return sum(len(group.executables) for group in groups) + sum(member.group is None for member in members)
 
 
+LATEST = 256
+"""So many ended sessions are kept by name: a process may capture again and again for weeks."""
+
+
+class EndedSessions:
+    """The sessions of a registry that ended: the latest one by one, all of them in sum."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: deque[SealedSession] = deque(maxlen=LATEST)
+        self._count = self._exec_device_bytes = 0
+
+    def add(self, session: SealedSession) -> None:
+        """A session ended."""
+        with self._lock:
+            self._latest.append(session)
+            self._count += 1
+            self._exec_device_bytes += session.exec_device_bytes or 0
+
+    @property
+    def latest(self) -> tuple[SealedSession, ...]:
+        """The last :data:`LATEST` sessions, the oldest first."""
+        with self._lock:
+            return tuple(self._latest)
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many sessions ended, and the bytes of device memory that the driver took over all of them."""
+        with self._lock:
+            return self._count, self._exec_device_bytes
+
+
 @dataclass(slots=True)
 class _Open:
     name: str
@@ -50,11 +83,11 @@ class SessionLog:
 
     Args:
         device: where memory is read.
-        sealed: where ended sessions go; shared by the backends that share a registry.
+        ended: where ended sessions go; shared by the backends that share a registry.
     """
 
-    def __init__(self, device: torch.device, sealed: list[SealedSession]) -> None:
-        self.sealed = sealed
+    def __init__(self, device: torch.device, ended: EndedSessions) -> None:
+        self._ended = ended
         self._device = device
         self._open: _Open | None = None
         self._lock = threading.Lock()
@@ -99,6 +132,6 @@ class SessionLog:
             exec_count(ending.members) + ending.plain,
             ending.span.end().exec_device_bytes,
         )
-        self.sealed.append(sealed)
+        self._ended.add(sealed)
         _log.info("captured %d graphs, deduped to %d execs", sealed.captured, sealed.execs)
         return sealed

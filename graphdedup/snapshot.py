@@ -61,7 +61,8 @@ def footprint(registry: Registry) -> FootprintReport:
         tier=registry.policy.tier.value,
         plan_digest=plan_digest(registry.members.values()),
         sessions=tuple(
-            SessionRow(name=session.name, captured=session.captured, execs=session.execs) for session in registry.sessions
+            SessionRow(name=session.name, captured=session.captured, execs=session.execs)
+            for session in registry.sessions.latest
         ),
         refusals=_rows(registry.refusals, registry.alone, registry.passings),
         unfoldings=_rows(registry.unfoldings),
@@ -82,9 +83,8 @@ def _figures(registry: Registry) -> tuple[Figure, Figure, Figure | None]:
     """Device and host bytes of the executables, and what else grew on the device."""
     counters = registry.counters
     if registry.driver.identity.kind == "cuda":
-        sessions = registry.sessions
-        grown = sum(session.exec_device_bytes or 0 for session in sessions)
-        around = f"growth of used device memory over {len(sessions)} capture sessions, less what torch reserved"
+        count, grown = registry.sessions.totals
+        around = f"growth of used device memory over {count} capture sessions, less what torch reserved"
         return (
             Figure(
                 bytes=counters.exec_device_bytes,

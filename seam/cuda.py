@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -64,8 +64,12 @@ class CudaPool:
             caller.wait_stream(self._stream)
 
     def reserved_bytes(self) -> int:
-        """Bytes of device memory that torch's allocator holds for this pool, measured."""
-        return sum(int(block["total_size"]) for pool_id in self._ids for block in torch.cuda.memory_snapshot(pool_id))
+        """Bytes of device memory that torch's allocator holds for this pool, measured.
+
+        From a snapshot of all pools: asked for one, torch (seen with 2.11; pytorch#196366) gives back references to the
+        numbers of the id that are not its own, and once these are above 256 the heap is corrupted.
+        """
+        return pool_bytes(torch.cuda.memory_snapshot(), self._ids)
 
     def _capture_small(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -90,6 +94,11 @@ class CudaPool:
         self.id = torch.cuda.graph_pool_handle()
         self._ids.append(self.id)
         self._pin = self._capture_small()
+
+
+def pool_bytes(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> int:
+    """Bytes in these segments of ``torch.cuda.memory_snapshot()`` that belong to pools of these ids."""
+    return sum(int(segment["total_size"]) for segment in segments if tuple(segment["segment_pool_id"]) in ids)
 
 
 class CudaSegment:

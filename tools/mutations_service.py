@@ -29,7 +29,6 @@ CHECK_DETAILS_TESTS = "tests/unit/verify/test_check_details.py"
 CUDA_REGIONS_TESTS = "tests/unit/verify/test_cuda_memory.py"
 FOLD_TESTS = "tests/conformance/fold/test_fold.py"
 KNOWN_TESTS = "tests/unit/probe/test_known.py"
-LIFETIME_TESTS = "tests/unit/fold/test_registry_lifetime.py"
 REASONS_TESTS = "tests/unit/fold/test_reasons.py"
 SETTINGS_TESTS = "tests/unit/fold/test_settings.py"
 SHARING_TESTS = "tests/unit/fold/test_sharing.py"
@@ -679,7 +678,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         SNAPSHOT,
         "execs=registry.exec_count + registry.passed_through_count",
         "execs=registry.exec_count",
-        (LIFETIME_TESTS,),
+        (REASONS_TESTS,),
     ),
     (
         "report",
@@ -687,7 +686,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         REGISTRY,
         "                self._kept.add(member.id)\n            self._note_peak()\n",
         "                self._kept.add(member.id)\n",
-        (LIFETIME_TESTS,),
+        (REASONS_TESTS,),
     ),
 )
 

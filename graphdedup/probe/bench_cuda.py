@@ -250,7 +250,9 @@ class CudaBench:
     def _fill(self, seed: int) -> None:
         start = device_bytes(self.arena, seed)
         content = start + bytes(self._memory.numel() - len(start))
-        call(self._cuda.cuMemcpyHtoD(self._memory.data_ptr(), content, len(content)), "cuMemcpyHtoD")
+        # The bench's streams do not wait for the default one, and a plain copy of pageable memory may still run there.
+        call(self._cuda.cuMemcpyHtoDAsync(self._memory.data_ptr(), content, len(content), self._stream), "cuMemcpyHtoDAsync")
+        call(self._cuda.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
         ctypes.memmove(self._host.data_ptr(), host_bytes(self.arena, seed), self._host.numel())
         for index, value in enumerate(counters(self.arena, seed)):
             self._libc.sem_init(ctypes.byref(self._semaphores, index * _SEMAPHORE_BYTES), 0, value)

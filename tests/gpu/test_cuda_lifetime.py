@@ -94,6 +94,25 @@ def test_graphs_of_one_stream_stay_exact_as_their_siblings_go(order: tuple[int, 
         assert all(bool((spoiler == 7).all()) for spoiler in spoilers)
 
 
+def test_what_is_read_of_a_pool_leaves_its_id_alone() -> None:
+    """torch's snapshot of one pool frees the numbers of its id (pytorch#196366): ids above 256 are no shared constants."""
+    backend = seam.default_backend("cuda")
+    pool = backend.new_pool()
+    while pool.id[1] <= 256:
+        torch.cuda.graph_pool_handle()
+        pool = backend.new_pool()
+    with pool.entered():
+        kept = torch.ones(1 << 20, device="cuda")
+    graph = seam.BreakableGraph(backend)
+    with seam.capture(graph, pool=pool):
+        y = kept + 1
+    before = [sys.getrefcount(number) for number in pool.id]
+    assert [pool.reserved_bytes() >= 4 << 20 for _ in range(8)] == [True] * 8
+    assert [sys.getrefcount(number) for number in pool.id] == before
+    del y
+    graph.close()
+
+
 CODE = """
 import torch, seam
 from graphdedup import DedupBackend

@@ -149,6 +149,7 @@ def test_graphs_on_their_own_are_compared_up_to_a_number(dedup: DedupBackend) ->
     rows = dedup.report().alone
     assert len(rows) == 30
     assert sum("do not fold" in row.why for row in rows) == 20
+    assert "do not fold: 1 nodes against 2;" in rows[0].why, "the nearest of 29 others"
     assert sum(row.why == "not compared: too many graphs are alone" for row in rows) == 10
     assert "and 10 more, in the JSON" in dedup.report().to_text()
     for graph in graphs:
@@ -221,6 +222,7 @@ def test_the_report_counts_every_reason_for_which_graphs_do_not_share() -> None:
     assert report.refusals[1].example == "allocating segment 2: node 1 is of kind mem_alloc (rule D11)"
     assert snapshot.stats(bench.registry).passed_through_by_reason == {passed: 2}
     assert snapshot.stats(bench.registry).execs == report.execs == 5 + 2
+    assert report.peak_execs == 5 + 2
     assert [row.why for row in report.alone[1:]] == [
         "PARAMETERS_CHANGED (the profile refuses this pair of graphs)",
         *[f"node 0 (kernel): {hidden}"] * 3,

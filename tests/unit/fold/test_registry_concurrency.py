@@ -380,17 +380,17 @@ def test_a_graph_that_joins_waits_for_a_launch_and_needs_no_second_executable() 
 
 def test_a_launch_that_fails_leaves_the_executable_to_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    member = bench.fold(1)
+    first, second = bench.fold(1), bench.fold(2)
 
     def failing(executable: Any, prologue: Any) -> None:
         raise DriverError("the device is unwell", remedy="none")
 
     monkeypatch.setattr(bench.driver, "launch", failing)
     with on_stream(Stream()), pytest.raises(DriverError, match="unwell"):
-        bench.registry.replay(member)
+        bench.registry.replay(first)
     monkeypatch.undo()
     with on_stream(Stream()):
-        bench.check(member)
+        bench.check(second, first)
     assert (bench.execs, bench.registry.counters.splits) == (1, 0)
 
 

@@ -15,6 +15,7 @@ import seam
 from graphdedup import DedupBackend, FoldPolicy, GraphDedupError, snapshot
 from graphdedup.capabilities import Capabilities
 from graphdedup.plan import plan_digest
+from graphdedup.session import LATEST, EndedSessions, SealedSession
 from graphdedup.stats import SessionStats
 from seam.backend import SegmentInfo
 from seam.simulated import SimulatedBackend, SimulatedDevice, Stream
@@ -169,6 +170,14 @@ def test_a_session_that_captured_nothing_leaves_no_trace(caplog: pytest.LogCaptu
         pass
     assert caplog.records == []
     assert backend.report().sessions == ()
+
+
+def test_of_many_ended_sessions_the_latest_are_kept_and_all_are_counted() -> None:
+    ended = EndedSessions()
+    for number in range(LATEST + 44):
+        ended.add(SealedSession(f"burst {number}", 1, 1, None if number % 2 else 3))
+    assert [session.name for session in ended.latest] == [f"burst {number}" for number in range(44, LATEST + 44)]
+    assert ended.totals == (300, 150 * 3)
 
 
 def test_all_that_a_graph_is_called_and_is_counts_in_the_digest() -> None:
