@@ -175,10 +175,22 @@ class DedupBackend:
         if handle.member is None or self.registry is None:
             self.inner.replay_graph(handle.inner)
             return
+        segment = handle.member.segment
+        if self._sync and segment.after:
+            self._wait(f"the break {segment.after} before {segment}")
         if not self.registry.replay(handle.member, self._verifier):
             self.inner.replay_graph(handle.inner)
         if self._sync:
-            self.registry.driver.synchronize()
+            self._wait(str(segment))
+
+    def _wait(self, what: str) -> None:
+        """Wait for the current stream; an error that shows here was made by ``what``."""
+        try:
+            if self.registry is not None:
+                self.registry.driver.synchronize()
+        except Exception as error:
+            error.add_note(f"The device reported this when it had come to the end of {what}.")
+            raise
 
     def destroy_graph(self, handle: DedupHandle) -> None:
         """The one way a segment goes: the group forgets it, the last member frees the executable, then the graph goes."""

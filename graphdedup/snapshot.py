@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from graphdedup.export import alone_rows
 from graphdedup.plan import plan_digest
 from graphdedup.registry import Registry
-from graphdedup.report.model import Figure, FootprintReport, RefusalRow, SessionRow, Source
+from graphdedup.report.model import BreakRow, Figure, FootprintReport, RefusalRow, SessionRow, Source
 from graphdedup.session import exec_count
 from graphdedup.stats import SessionStats, Stats
 from graphdedup.tally import Reasons
@@ -52,6 +54,7 @@ def footprint(registry: Registry) -> FootprintReport:
     """What the captured graphs cost, with the source of each figure (rules M3, M5)."""
     now, identity = stats(registry), registry.driver.identity
     exec_device, exec_host, libraries = _figures(registry)
+    breaks = Counter(member.segment.after for member in registry.members.values())
     counts = {name: getattr(now, name) for name in FootprintReport.model_fields if hasattr(now, name)}
     del counts["sessions"]
     return FootprintReport(
@@ -64,6 +67,7 @@ def footprint(registry: Registry) -> FootprintReport:
             SessionRow(name=session.name, captured=session.captured, execs=session.execs)
             for session in registry.sessions.latest
         ),
+        breaks=tuple(BreakRow(name=name, segments=count) for name, count in sorted(breaks.items()) if name),
         refusals=_rows(registry.refusals, registry.alone, registry.passings),
         unfoldings=_rows(registry.unfoldings),
         alone=alone_rows(registry),

@@ -13,21 +13,29 @@ from __future__ import annotations
 from typing import Any
 
 from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
-from seam.capture import capture, eager_break, graph_break
+from seam.break_at import BreakAt, break_at
+from seam.breaks import eager_break, graph_break
+from seam.capture import capture
+from seam.counters import SeamStats, stats
+from seam.crossing import CrossingCheck
 from seam.errors import BreakError, CaptureError, CaptureFailed, ReplayError, SeamError
-from seam.graph import Break, BreakableGraph, GraphState
+from seam.graph import Break, BreakableGraph, BreakMet, GraphCounts, GraphState
 from seam.mode import Mode
 from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
 from seam.stamp import Stamped
 
 __all__ = [
     "Break",
+    "BreakAt",
     "BreakError",
+    "BreakMet",
     "BreakSlot",
     "BreakableGraph",
     "CaptureError",
     "CaptureFailed",
+    "CrossingCheck",
     "GraphBackend",
+    "GraphCounts",
     "GraphState",
     "Handle",
     "Mode",
@@ -35,14 +43,17 @@ __all__ = [
     "Pool",
     "ReplayError",
     "SeamError",
+    "SeamStats",
     "SegmentInfo",
     "Stamped",
+    "break_at",
     "capture",
     "copy_output",
     "default_backend",
     "eager_break",
     "graph_break",
     "register_output_type",
+    "stats",
 ]
 
 

@@ -12,6 +12,8 @@ class _Scope(Protocol):
     @property
     def recording(self) -> bool: ...
 
+    def meet(self, point: Any, args: Any, kwargs: Any, site: str) -> Any: ...
+
 
 class _ThreadState(threading.local):
     scope: _Scope | None = None

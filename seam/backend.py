@@ -28,6 +28,8 @@ class SegmentInfo:
     """Index of the segment within its graph: 0 for the part before the first break."""
     label: str = ""
     """The caller's name for the graph, such as ``"decode bs=8"``; empty when none was given."""
+    after: str = ""
+    """The break before the segment, ``name (file:line)``; empty for the first one."""
 
     def __str__(self) -> str:
         return f"{self.label or 'graph'} segment {self.position}"

@@ -12,11 +12,12 @@ from typing import Any
 
 from seam import active
 from seam.backend import GraphBackend, Handle, Pool
+from seam.counters import count
 from seam.errors import CaptureError, ReplayError
 from seam.mode import Mode
 from seam.stamp import note_replay
 
-__all__ = ["BreakableGraph", "GraphState"]
+__all__ = ["Break", "BreakMet", "BreakableGraph", "GraphCounts", "GraphState"]
 
 _log = logging.getLogger("seam")
 _numbers = itertools.count(1)
@@ -48,6 +49,31 @@ class Break:
     run: Callable[[], None]
     slot: Any = None
     given: Any = None
+    site: str = ""
+    """Where the forward met it: ``file:line``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakMet:
+    """A break point that a capture met, in the order of the forward; those inside of breaks are left out."""
+
+    name: str
+    site: str
+    """``file:line`` of the caller."""
+    enabled: bool = True
+    splits: bool = True
+    """Whether it ended the segment; not so in mode ``full``, and where it was not enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCounts:
+    """What a graph's capture met and made, and how often it was replayed."""
+
+    break_points: int
+    """Break points met, those that ran as plain calls too."""
+    breaks: int
+    segments: int
+    replays: int
 
 
 class BreakableGraph:
@@ -65,6 +91,7 @@ class BreakableGraph:
         segments: handles of the captured segments, in order.
         breaks: the breaks; always one fewer than the segments (rule S1).
         pool: the pool that was captured into, to be shared with other graphs: ``seam.capture(other, pool=graph.pool)``.
+        break_points: what the capture met, also if it failed.
         error: the first error of a capture that failed, as text (an exception would keep the failed frames alive).
     """
 
@@ -74,6 +101,8 @@ class BreakableGraph:
         self.state = GraphState.EMPTY
         self.segments: list[Handle] = []
         self.breaks: list[Break] = []
+        self.break_points: list[BreakMet] = []
+        self.met_count = 0
         self.pool: Pool | None = None
         self.mode = Mode.BREAKABLE
         self.error = ""
@@ -124,6 +153,17 @@ class BreakableGraph:
         finally:
             pools.pop()
         self.replay_count += 1
+        count("replays")
+
+    @property
+    def counts(self) -> GraphCounts:
+        """Counts of this capture and its replays."""
+        return GraphCounts(
+            break_points=self.met_count,
+            breaks=len(self.breaks),
+            segments=len(self.segments),
+            replays=self.replay_count,
+        )
 
     def check_shape(self) -> None:
         """Check rule S1, segments = breaks + 1.
@@ -169,7 +209,12 @@ class BreakableGraph:
         self.error = ""
         self.mode = mode
         self.pool = pool
+        self._unmeet()
         self.state = GraphState.CAPTURING if pool is not None else GraphState.INERT
+
+    def _unmeet(self) -> None:
+        self.break_points.clear()
+        self.met_count = 0
 
     def _succeed(self) -> None:
         self.check_shape()
@@ -192,13 +237,14 @@ class BreakableGraph:
             self.replay_count = 0
             if state is not GraphState.FAILED:
                 self.error = ""
+                self._unmeet()
             self.state = state
 
 
 _REMEDIES = {
     GraphState.EMPTY: "capture it first: with seam.capture(graph): ...",
     GraphState.CAPTURING: "leave its seam.capture scope first",
-    GraphState.INERT: "its scope was inert (mode 'disabled'): call the forward itself",
+    GraphState.INERT: "its scope was inert: call the forward itself",
     GraphState.FAILED: "its capture failed; mend the cause, then capture it again",
     GraphState.CLOSED: "it was closed; make and capture a new one",
 }

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from seam.errors import BreakError
 
-__all__ = ["BreakSlot", "NoWriteback", "copy_output", "register_output_type"]
+__all__ = ["BreakSlot", "NoWriteback", "copy_output", "register_output_type", "storages_of", "tensors_in"]
 
 Flatten = Callable[[Any], Sequence[Any]]
 Rebuild = Callable[[Any, Sequence[Any]], Any]
@@ -137,6 +137,30 @@ def storages_of(value: Any) -> set[int]:
 
     visit(value)
     return found
+
+
+def tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a value of any structure that a break may return, and where they are, such as ``[0]['key']``.
+
+    What the seam could not write back is passed over.
+    """
+    yield from _tensors(value, name, set())
+
+
+def _tensors(value: Any, name: str, above: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+        return
+    try:
+        handler = _handler(value)
+    except BreakError:
+        return
+    if handler is None or id(value) in above:
+        return
+    parts = handler[0](value)
+    keys = list(value) if isinstance(value, Mapping) and len(value) == len(parts) else range(len(parts))
+    for key, part in zip(keys, parts, strict=True):
+        yield from _tensors(part, f"{name}[{key!r}]", above | {id(value)})
 
 
 def _describe(tensor: torch.Tensor) -> str:

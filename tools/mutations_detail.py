@@ -36,9 +36,9 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
     (
         "S12",
         "a scope does not hand its generators on",
-        "seam/capture.py",
-        "segment=info, capture_error_mode=self.capture_error_mode, **more)",
-        "segment=info, capture_error_mode=self.capture_error_mode)",
+        "seam/scope.py",
+        "segment=info, capture_error_mode=self._capture_error_mode, **more)",
+        "segment=info, capture_error_mode=self._capture_error_mode)",
         (RANDOM_TESTS,),
     ),
     (

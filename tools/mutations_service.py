@@ -123,8 +123,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "sharing",
         "each backend keeps its sessions to itself",
         BACKEND,
-        "[] if self.registry is None else self.registry.sessions",
-        "[]",
+        "EndedSessions() if self.registry is None else self.registry.sessions",
+        "EndedSessions()",
         (SHARING_TESTS,),
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphdedup.report.model import (
+    BreakRow,
     DemoModel,
     DemoResult,
     Figure,
@@ -15,6 +16,7 @@ from graphdedup.report.model import (
 from graphdedup.report.reading import read_report
 
 __all__ = [
+    "BreakRow",
     "DemoModel",
     "DemoResult",
     "Figure",

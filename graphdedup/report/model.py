@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "AloneRow",
+    "BreakRow",
     "DemoModel",
     "DemoResult",
     "Figure",
@@ -98,6 +99,13 @@ class SessionRow(_Frozen):
     execs: Count
 
 
+class BreakRow(_Frozen):
+    """A break that live graphs were split at: its name, where the forward met it, and how many segments follow it."""
+
+    name: str
+    segments: Count
+
+
 class FootprintReport(_Frozen):
     """A snapshot of one dedup backend: what was captured, what it folded to, and what that costs.
 
@@ -112,6 +120,7 @@ class FootprintReport(_Frozen):
     driver_version: str
     torch_version: str
     sessions: tuple[SessionRow, ...] = ()
+    breaks: tuple[BreakRow, ...] = ()
     captured: Count
     execs: Count
     peak_execs: Count

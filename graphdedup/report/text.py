@@ -83,6 +83,9 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
         rows = [("name", "captured", "execs")]
         rows += [(s.name or "(unnamed)", _count(s.captured), _count(s.execs)) for s in report.sessions]
         lines += table(rows)
+    if report.breaks:
+        lines += ["", _bold("breaks", color)]
+        lines += table([(_count(row.segments), row.name) for row in report.breaks], left=2)
     if report.refusals:
         lines += ["", _bold("refusals", color)]
         lines += table([(_count(r.count), r.reason, f"e.g. {r.example}") for r in report.refusals], left=3)

@@ -177,6 +177,35 @@ def test_the_sync_switch_waits_after_every_launch(monkeypatch: pytest.MonkeyPatc
         graph.close()
 
 
+def test_the_sync_switch_tells_a_break_from_the_segment_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device reports late belongs to whatever was queued last: it waits after each break as well."""
+    dedup = DedupBackend(SimulatedBackend(SimulatedDevice(8 << 20)), enabled=True, sync=True)
+    assert dedup.registry is not None
+    ran: list[str] = []
+    attend = seam.eager_break(name="attend")(lambda x: (ran.append("break"), x + 1)[1])
+    graph = capture(dedup, lambda x: attend(x * 2) + 1, "decode bs=4")
+    waits = 0
+
+    def synchronize(failing: int) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == failing:
+            raise RuntimeError("illegal address")
+
+    site = f"attend ({graph.breaks[0].site})"
+    for failing, culprit in ((1, "decode bs=4 segment 0"), (2, f"the break {site} before"), (3, "decode bs=4 segment 1")):
+        waits = 0
+        monkeypatch.setattr(dedup.registry.driver, "synchronize", lambda failing=failing: synchronize(failing))
+        with pytest.raises(RuntimeError, match="illegal address") as caught:
+            graph.replay()
+        assert waits == failing
+        assert culprit in "".join(caught.value.__notes__)
+    monkeypatch.setattr(dedup.registry.driver, "synchronize", lambda: None)
+    assert [(row.name, row.segments) for row in dedup.report().breaks] == [(site, 1)]
+    graph.close()
+    assert dedup.report().breaks == ()
+
+
 def test_a_refused_node_that_cannot_be_read_is_told_as_the_driver_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """D5: a refusal is a normal result, whatever can be said of it."""
     bench = Bench()

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from graphdedup.report import DemoModel, DemoResult, Figure, FootprintReport, ModeResult, RefusalRow, SessionRow, Source
+from graphdedup.report import (
+    BreakRow,
+    DemoModel,
+    DemoResult,
+    Figure,
+    FootprintReport,
+    ModeResult,
+    RefusalRow,
+    SessionRow,
+    Source,
+)
 
 
 def _footprint(**changes: object) -> FootprintReport:
@@ -15,6 +25,7 @@ def _footprint(**changes: object) -> FootprintReport:
         "driver_version": "580.159",
         "torch_version": "2.11.0",
         "sessions": (SessionRow(name="decode", captured=1044, execs=29),),
+        "breaks": (BreakRow(name="attention (model.py:88)", segments=1008),),
         "captured": 1044,
         "execs": 29,
         "peak_execs": 31,

@@ -52,6 +52,7 @@ def test_footprint_shows_its_numbers(footprint: Callable[..., FootprintReport]) 
     assert shown["updates"] == ["1,234"]
     assert shown["decode"] == ["1,044", "29"]
     assert shown["3"] == ["TOPOLOGY_CHANGED", "e.g. decode bs=8 segment 0, node 17"]
+    assert shown["1,008"] == ["attention (model.py:88)"]
     assert shown["walk seconds"] == ["0.250"]
 
 
