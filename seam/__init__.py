@@ -15,12 +15,16 @@ from typing import Any
 from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
 from seam.break_at import BreakAt, break_at
 from seam.breaks import eager_break, graph_break
+from seam.buffers import Input
 from seam.capture import capture
 from seam.counters import SeamStats, stats
 from seam.crossing import CrossingCheck
 from seam.errors import BreakError, CaptureError, CaptureFailed, ReplayError, SeamError
+from seam.forward import CapturedForward
+from seam.forward_report import ForwardReport, ShapeRow
 from seam.graph import Break, BreakableGraph, BreakMet, GraphCounts, GraphState
-from seam.mode import Mode
+from seam.mode import CaptureConfig, Mode
+from seam.piecewise import Piecewise, piecewise
 from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
 from seam.stamp import Stamped
 
@@ -31,20 +35,26 @@ __all__ = [
     "BreakMet",
     "BreakSlot",
     "BreakableGraph",
+    "CaptureConfig",
     "CaptureError",
     "CaptureFailed",
+    "CapturedForward",
     "CrossingCheck",
+    "ForwardReport",
     "GraphBackend",
     "GraphCounts",
     "GraphState",
     "Handle",
+    "Input",
     "Mode",
     "NoWriteback",
+    "Piecewise",
     "Pool",
     "ReplayError",
     "SeamError",
     "SeamStats",
     "SegmentInfo",
+    "ShapeRow",
     "Stamped",
     "break_at",
     "capture",
@@ -52,6 +62,7 @@ __all__ = [
     "default_backend",
     "eager_break",
     "graph_break",
+    "piecewise",
     "register_output_type",
     "stats",
 ]

@@ -6,18 +6,16 @@ import functools
 import importlib
 import inspect
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, get_testing_overrides
 
-from seam import active
+from seam import active, traced
 from seam.breaks import call_site, name_of
 from seam.errors import CaptureError
 from seam.scope import BreakPoint
@@ -25,7 +23,6 @@ from seam.scope import BreakPoint
 __all__ = ["BreakAt", "break_at"]
 
 _log = logging.getLogger("seam")
-_TORCH = str(Path(torch.__file__).parent)
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -205,11 +202,16 @@ class _Patch:
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         key = self.key
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def meet(*args: Any, **kwargs: Any) -> Any:
             mine = _here.entered.get(key)
             if not mine:
                 return original(*args, **kwargs)
-            return mine[-1].meet(original, args, kwargs, call_site())
+            return mine[-1].meet(original, args, kwargs, call_site(outside_torch=True))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if traced.state.splits or traced.compiling():
+                return traced.call(original, meet, args, kwargs)
+            return meet(*args, **kwargs)
 
         return functools.update_wrapper(call, original) if hasattr(original, "__dict__") else call
 
@@ -225,7 +227,7 @@ class _Calls(TorchFunctionMode):
         wanted = self._at.target
         if func is not wanted and getattr(func, "overloadpacket", None) is not wanted:
             return func(*args, **(kwargs or {}))
-        return self._at.meet(func, args, kwargs or {}, _site_outside_torch())
+        return self._at.meet(func, args, kwargs or {}, call_site(outside_torch=True))
 
 
 def _is_torch_function(target: Any) -> bool:
@@ -234,10 +236,3 @@ def _is_torch_function(target: Any) -> bool:
 
 def _shown(target: Any) -> str:
     return str(target) if isinstance(target, _OPERATORS) else name_of(target)
-
-
-def _site_outside_torch() -> str:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

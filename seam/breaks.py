@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
-from seam import active
+import torch
+
+from seam import active, traced
 from seam.scope import BreakPoint
 from seam.slot import BreakSlot
 
 __all__ = ["call_site", "eager_break", "graph_break", "name_of"]
 
+_PASSED_OVER = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -60,8 +64,16 @@ def eager_break(
         return functools.partial(eager_break, name=name, slot=slot, enable=enable, capture_stub=capture_stub)
     point = BreakPoint(function, name or name_of(function), capture_stub, enable, slot)
 
+    def meet(*args: Any, **kwargs: Any) -> Any:
+        scope = active.current()
+        if scope is None:
+            return function(*args, **kwargs)
+        return scope.meet(point, args, kwargs, call_site(outside_torch=True))
+
     @functools.wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:
+        if traced.state.splits or traced.compiling():
+            return traced.call(function, meet, args, kwargs)
         scope = active.current()
         if scope is None:
             return function(*args, **kwargs)
@@ -72,13 +84,22 @@ def eager_break(
 
 def graph_break(name: str = "graph_break") -> None:
     """End the segment here and begin the next one, with nothing in between. Outside a capture it does nothing (S9)."""
+    if traced.state.splits or traced.compiling():
+        traced.call(_nothing, _meet_nothing, (name,), {})
+        return
     scope = active.current()
     if scope is not None:
         scope.meet(BreakPoint(_nothing, name), (), {}, call_site())
 
 
-def _nothing() -> None:
+def _nothing(name: str = "") -> None:
     pass
+
+
+def _meet_nothing(name: str) -> None:
+    scope = active.current()
+    if scope is not None:
+        scope.meet(BreakPoint(_nothing, name), (), {}, call_site(outside_torch=True))
 
 
 def name_of(function: Any) -> str:
@@ -86,7 +107,13 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-def call_site() -> str:
-    """``file:line`` of whoever called the function that calls this."""
+def call_site(*, outside_torch: bool = False) -> str:
+    """``file:line`` of whoever called the function that calls this.
+
+    Args:
+        outside_torch: pass over frames of torch and of the seam itself, where one of them stands in between.
+    """
     frame = sys._getframe(2)
+    while outside_torch and frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -40,6 +40,6 @@ def stats() -> SeamStats:
     """What the seam did in this process so far."""
     with _lock:
         held = Counter(_counts)
-    scopes = {mode: held["scope " + mode] for mode in ("full", "breakable", "disabled")}
+    scopes = {mode: held["scope " + mode] for mode in ("full", "breakable", "tc_piecewise", "disabled")}
     names = ("failed", "break_points", "breaks", "segments", "replays")
     return SeamStats(MappingProxyType(scopes), *(held[name] for name in names))

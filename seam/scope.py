@@ -14,7 +14,6 @@ from seam.counters import count
 from seam.crossing import CrossingCheck
 from seam.errors import BreakError, CaptureError
 from seam.graph import Break, BreakableGraph, BreakMet
-from seam.mode import Mode
 from seam.slot import BreakSlot, NoWriteback, copy_output, storages_of
 from seam.torch_modes import TorchModes
 
@@ -109,7 +108,7 @@ class CaptureScope:
         if not self.recording or self._inside:
             return point.body(*args, **kwargs)
         enabled = point.enabled
-        splits = enabled and graph.mode is Mode.BREAKABLE
+        splits = enabled and graph.mode.splits
         graph.break_points.append(BreakMet(point.name, site, enabled, splits))
         if splits:
             return self._run_break(point, args, kwargs, site)

@@ -109,12 +109,12 @@ def _rebuild_object(value: Any, parts: Sequence[Any]) -> Any:
     return made
 
 
-def _map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
     handler = _handler(value)
     if handler is None:
         return leaf(value)
     flatten, rebuild = handler
-    return rebuild(value, [_map_leaves(part, leaf) for part in flatten(value)])
+    return rebuild(value, [map_leaves(part, leaf) for part in flatten(value)])
 
 
 def storages_of(value: Any) -> set[int]:
@@ -300,7 +300,7 @@ class BreakSlot:
                 made[id(part)] = _own_copy(part.detach())
             return made[id(part)]
 
-        self.destination = _map_leaves(value, own)
+        self.destination = map_leaves(value, own)
         self._reusable = not aliases
         return self.destination
 

@@ -1,13 +1,13 @@
 """The workloads that measure_fold.py folds: the demo's model, captured in the ways in which engines capture theirs.
 
 ``full`` is one graph per batch size; ``breakable`` is split at attention; ``compiled`` has Inductor's kernels; ``two-streams``
-forks a side stream in every layer; ``sampling`` draws random numbers, for dropout and for the next token.
+forks a side stream in every layer; ``sampling`` draws random numbers, for dropout and for the next token; ``piecewise`` is
+split at attention with Inductor's kernels in between.
 """
 
 from __future__ import annotations
 
 import enum
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
-import graphdedup.demo.model as demo_model
 import seam
 from graphdedup.backend import DedupBackend
 from graphdedup.demo.model import DecoderModel, KVCache, ModelConfig
@@ -55,7 +54,7 @@ class Kind:
     """One workload. ``prepare`` may change the model, and returns the step to capture."""
 
     prepare: Callable[[DecoderModel, torch.device], Step]
-    mode: Literal["full", "breakable"] = "full"
+    mode: Literal["full", "breakable", "tc_piecewise"] = "full"
     against: Against = Against.EAGER
     draws: bool = False
     """Whether its graphs draw random numbers."""
@@ -235,11 +234,15 @@ def _compiled(model: DecoderModel, device: torch.device) -> Step:
             "compiled code on the CPU bypasses torch's dispatcher, and the simulated device would record nothing of it.",
             remedy="run this workload with --device cuda.",
         )
-    # A break point asks whether a scope is open. Compiled code would depend on the answer, and be compiled once more inside
-    # the capture, where it is another one. This process runs one arm, so nobody else misses the break point.
-    demo_model.attend = inspect.unwrap(demo_model.attend)
-    compiled = torch.compile(model, fullgraph=True)
+    return _compiled_step(torch.compile(model, fullgraph=True))
 
+
+def _piecewise(model: DecoderModel, device: torch.device) -> Step:
+    """Inductor's kernels between the breaks; on the CPU, where the simulated device sees none, the pieces as they are."""
+    return _compiled_step(seam.piecewise(model, inner="inductor" if device.type == "cuda" else "eager"))
+
+
+def _compiled_step(compiled: Callable[..., Any]) -> Step:
     def step(tokens: Tensor, positions: Tensor, cache: KVCache) -> tuple[Tensor, ...]:
         if tokens.shape[0] > 1:  # a size of one is always a constant
             torch._dynamo.mark_dynamic(tokens, 0)
@@ -268,6 +271,7 @@ WORKLOADS: Mapping[str, Kind] = MappingProxyType(
         "breakable": Kind(_plain, mode="breakable"),
         "compiled": Kind(_compiled, against=Against.OWN),
         "two-streams": Kind(_two_streams, against=Against.OWN),
+        "piecewise": Kind(_piecewise, mode="tc_piecewise", against=Against.OWN),
         "sampling": Kind(_sampling, against=Against.SEEDED, draws=True),
     }
 )
