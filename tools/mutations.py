@@ -12,6 +12,7 @@ from __future__ import annotations
 from mutation import Mutation
 from mutations_detail import FOLD_IN_DETAIL
 from mutations_fold import FOLD_IN_FULL
+from mutations_forward import FORWARD
 from mutations_seam import SEAM
 from mutations_service import SERVICE
 
@@ -790,5 +791,5 @@ SIMULATED: tuple[Mutation, ...] = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = SEAM + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
+MUTATIONS: tuple[Mutation, ...] = SEAM + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
 """Every break, in the order of the rules."""

@@ -446,8 +446,9 @@ SEAM: tuple[Mutation, ...] = (
         "S9",
         "a break point asks whether it is enabled outside of a capture",
         "seam/breaks.py",
-        "        if scope is None:\n            return function(*args, **kwargs)\n",
-        "        if not point.enabled or scope is None:\n            return function(*args, **kwargs)\n",
+        "            return traced.call(function, meet, args, kwargs)\n        scope = active.current()\n",
+        "            return traced.call(function, meet, args, kwargs)\n"
+        "        scope = active.current() if point.enabled else None\n",
         (POINTS,),
     ),
     Mutation(
@@ -470,8 +471,9 @@ SEAM: tuple[Mutation, ...] = (
         "S9",
         "a break point outside a capture makes a destination",
         "seam/breaks.py",
-        "        if scope is None:\n            return function(*args, **kwargs)\n",
-        "        if scope is None:\n            BreakSlot()\n            return function(*args, **kwargs)\n",
+        "            return traced.call(function, meet, args, kwargs)\n        scope = active.current()\n",
+        "            return traced.call(function, meet, args, kwargs)\n"
+        "        scope = active.current() or BreakSlot() and None\n",
         (SEGMENTS,),
     ),
     Mutation(

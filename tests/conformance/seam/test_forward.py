@@ -284,6 +284,14 @@ def test_captures_of_a_phase_are_one_session_of_a_folding_backend(backend: seam.
     assert dedup.stats().execs == 0
 
 
+def test_where_there_is_no_backend_and_no_gpu_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated device is there to be asked for: an engine on a CPU runs its forward."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    captured = CapturedForward(lambda x: x + 1, [4], {"x": Input((None,), torch.float32)}).capture()
+    assert captured(x=torch.zeros(9)).tolist() == [1] * 9
+    assert (captured.report().rows, captured.report().config) == ((), "decode=disabled")
+
+
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
