@@ -91,6 +91,25 @@ class Execs:
             executable = self._make(group, member, self._driver.stream())
         self.leave(executable)
 
+    def renew(self, executable: Executable, member: Member) -> None:
+        """Instantiate a claimed executable anew, from the graph that it reflects; waits for its last launch.
+
+        The old one goes last: if there is no room for a new one it serves on, and is not tried again before an update.
+        """
+        executable.aged = False
+        began = time.perf_counter()
+        try:
+            fresh = self._driver.instantiate(member.raw)
+        except DriverError as error:
+            self._degraded.note(f"no new executable for a steady graph: {error.problem}", str(member.segment))
+            return
+        finally:
+            self._counters.instantiate_seconds += time.perf_counter() - began
+        old, executable.handle = executable.handle, fresh
+        self._driver.finish(old)
+        self._driver.destroy(old)
+        self._counters.refreshes += 1
+
     def free(self, group: Group) -> None:
         """Destroy the executables of a group that has no members left."""
         with self._lock:

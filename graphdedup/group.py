@@ -27,6 +27,10 @@ class Executable:
     """Modelled, device and host together: what the budget counts."""
     clustered: int = 0
     reflects: int | None = None
+    aged: bool = False
+    """Whether it was updated with another graph than it was made of, which it runs slower than a new one would."""
+    streak: int = 0
+    """Launches in a row that needed no update."""
     launched: int | None = None
     """Id of the member that was launched last."""
     stream: Any = None

@@ -41,6 +41,9 @@ class FoldPolicy(BaseModel):
     concurrent: Concurrent = Concurrent.SPLIT
     max_execs: int | None = Field(default=None, ge=1)
     exec_budget_bytes: int | None = Field(default=None, ge=1)
+    refresh_after: int | None = Field(default=None, ge=1)
+    """After so many replays of one graph in a row on an executable that was updated, it is instantiated anew from that graph:
+    an updated one runs longer on the device than a new one. For steady batch sizes; each time costs an instantiation."""
     draws_vouched: bool = False
     """The caller vouches that no captured graph draws random numbers. It saves the step that advances them, where torch
     (2.12 and newer) does not tell whether a graph draws (rule D12)."""

@@ -264,7 +264,8 @@ class Registry:
             executable.clustered |= member.clustered
             return UpdateResult(Verdict.ERROR, detail=error.problem)
         if result.accepted:
-            executable.reflects = member.id
+            executable.aged |= executable.reflects != member.id
+            executable.reflects, executable.streak = member.id, 0
             executable.clustered |= member.clustered
             self.counters.updates += 1
         return result
@@ -333,6 +334,8 @@ class Registry:
                 self._refuse(member, executable, result)
                 return _Unfit(f"the driver refused the update: {result.verdict}", member.refusals[-1])
             self.counters.replay_updates += 1
+        elif self._steady(executable):
+            self._execs.renew(executable, member)
         stream, last = self.driver.stream(), member.last
         if last is not None and last is not executable and member.last_stream != stream:
             self.driver.order_after(last.handle)  # one graph never overlaps itself
@@ -344,6 +347,12 @@ class Registry:
             return self._compare(executable, member, verifier)
         self.driver.launch(executable.handle, member.prologue)
         return None
+
+    def _steady(self, executable: Executable) -> bool:
+        """Whether an updated executable has now served one graph for so long that a new one pays."""
+        executable.streak += 1
+        after = self.policy.refresh_after
+        return executable.aged and after is not None and executable.streak >= after
 
     def _compare(self, executable: Executable, member: Member, verifier: Verifier) -> _Unfit | None:
         """Launch the member on an executable of its own as well. Where they differ the caller gets what that one wrote."""

@@ -38,6 +38,7 @@ def stats(registry: Registry) -> Stats:
         passed_through=registry.passed_through_count,
         splits=counters.splits,
         evictions=counters.evictions,
+        refreshes=counters.refreshes,
         verified=counters.verified,
         mismatches=counters.mismatches,
         walk_seconds=counters.walk_seconds,

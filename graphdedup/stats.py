@@ -30,8 +30,9 @@ class Stats:
     that the driver took, ``replay_updates`` the part of them that a replay needed. ``nodes`` is the sum over live
     captured graphs, ``opaque_nodes`` how many of them the driver does not tell everything of. ``refused`` counts updates that
     the driver refused, ``unfolded`` members that lost their executable at replay, ``splits`` executables made because the
-    group's others were running on another stream, ``evictions`` executables that the budget took. ``verified`` replays were
-    compared with an executable of the graph's own, of which ``mismatches`` differed.
+    group's others were running on another stream, ``evictions`` executables that the budget took, ``refreshes`` executables
+    made anew for a graph that is replayed in a row. ``verified`` replays were compared with an executable of the graph's own,
+    of which ``mismatches`` differed.
     """
 
     captured: int
@@ -48,6 +49,7 @@ class Stats:
     passed_through: int = 0
     splits: int = 0
     evictions: int = 0
+    refreshes: int = 0
     verified: int = 0
     mismatches: int = 0
     walk_seconds: float = 0.0

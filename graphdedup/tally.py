@@ -26,6 +26,8 @@ class Counters:
     """Executables made because a group's others were running on another stream (rule D10)."""
     evictions: int = 0
     """Executables that the budget took."""
+    refreshes: int = 0
+    """Executables made anew for a graph that was replayed in a row (``refresh_after``)."""
     verified: int = 0
     """Replays that were compared with an executable of the graph's own."""
     mismatches: int = 0

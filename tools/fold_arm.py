@@ -46,6 +46,7 @@ class Spec(Strict):
     workload: str
     tier: str
     placement: str = "group"
+    refresh_after: int | None = None
     config: ModelConfig
     sizes: tuple[int, ...] = Field(min_length=1)
     rounds: int = Field(default=3, ge=1)
@@ -129,7 +130,12 @@ class _Arm:
         self.sizes = self.work.sizes
         last = len(self.sizes) - 1
         self.timed_sizes = sorted({self.sizes[round(at * last / (_TIMED_SIZES - 1))] for at in range(_TIMED_SIZES)})
-        policy = FoldPolicy.parse(tier=spec.tier, placement=spec.placement, draws_vouched=not self.kind.draws)
+        policy = FoldPolicy.parse(
+            tier=spec.tier,
+            placement=spec.placement,
+            refresh_after=spec.refresh_after,
+            draws_vouched=not self.kind.draws,
+        )
         self.backend = DedupBackend(seam.default_backend(spec.device), policy=policy, enabled=True, verify=False, sync=False)
         self.folded = Captures(self.work, self.backend, spec.workload)
         self.own = Captures(self.work, DedupBackend(seam.default_backend(spec.device), enabled=False), "not folded")

@@ -156,6 +156,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workload", default=",".join(WORKLOADS), help=f"of {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--tier", default="structure", help=f"of {', '.join(Tier)} (default: structure)")
     parser.add_argument("--placement", choices=tuple(Placement), default="group", help="default: group")
+    parser.add_argument("--refresh-after", type=int, help="replays in a row that make an updated exec new (default: never)")
     parser.add_argument("--sizes", default="usual", help="batch sizes: 1,2,4 or 1..256 or usual (default)")
     parser.add_argument("--layers", type=int, help="another number of layers than the model has")
     parser.add_argument("--compiled-layers", type=int, default=4, help="layers of the compiled workload (default: 4)")
@@ -173,7 +174,7 @@ def _specs(options: argparse.Namespace) -> list[Spec]:
         SettingsError: an option is off.
     """
     config = PRESETS["0.6b" if options.device == "cuda" else "tiny"]
-    for name in ("layers", "compiled_layers", "rounds", "replays"):
+    for name in ("layers", "compiled_layers", "rounds", "replays", "refresh_after"):
         if getattr(options, name) is not None and not 1 <= getattr(options, name) <= 1024:
             raise SettingsError(
                 f"--{name.replace('_', '-')} {getattr(options, name)} is out of range.", remedy="use 1 to 1024."
@@ -186,6 +187,7 @@ def _specs(options: argparse.Namespace) -> list[Spec]:
             workload=workload,
             tier=tier,
             placement=options.placement,
+            refresh_after=options.refresh_after,
             config=config.with_layers(options.compiled_layers if workload == "compiled" else options.layers or config.layers),
             sizes=parse_sizes(options.sizes),
             rounds=options.rounds,

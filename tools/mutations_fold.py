@@ -21,6 +21,7 @@ FOLD_TESTS = "tests/conformance/fold/test_fold.py"
 LIFETIME_TESTS = "tests/unit/fold/test_registry_lifetime.py"
 RANDOM_TESTS = "tests/conformance/fold/test_random.py"
 REASONS_TESTS = "tests/unit/fold/test_reasons.py"
+REFRESH_TESTS = "tests/unit/fold/test_refresh.py"
 RECORDS_TESTS = "tests/unit/fold/test_registry_records.py"
 REGISTRY_TESTS = "tests/unit/fold/test_registry.py"
 SETTINGS_TESTS = "tests/unit/fold/test_settings.py"
@@ -364,8 +365,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "D12",
         "graphs that draw are launched without torch's replay before",
         REGISTRY,
-        "        self.driver.launch(executable.handle, member.prologue)\n        return None\n\n    def _compare",
-        "        self.driver.launch(executable.handle)\n        return None\n\n    def _compare",
+        "        self.driver.launch(executable.handle, member.prologue)\n        return None\n\n    def _steady",
+        "        self.driver.launch(executable.handle)\n        return None\n\n    def _steady",
         (RANDOM_TESTS,),
     ),
     (
@@ -655,6 +656,54 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "        if not why and compared < _MOST_COMPARED:\n",
         "        if not why:\n",
         (REASONS_TESTS,),
+    ),
+    (
+        "refresh",
+        "an executable that was never updated is made anew",
+        REGISTRY,
+        "return executable.aged and after is not None",
+        "return after is not None",
+        (REFRESH_TESTS,),
+    ),
+    (
+        "refresh",
+        "an update does not begin the count again",
+        REGISTRY,
+        "executable.reflects, executable.streak = member.id, 0",
+        "executable.reflects = member.id",
+        (REFRESH_TESTS,),
+    ),
+    (
+        "refresh",
+        "a graph that joins does not age the executable",
+        REGISTRY,
+        "executable.aged |= executable.reflects != member.id",
+        "executable.aged |= executable.launched not in (None, member.id)",
+        (REFRESH_TESTS,),
+    ),
+    (
+        "refresh",
+        "the old executable is destroyed under a launch that still runs",
+        EXECS,
+        "        self._driver.finish(old)\n        self._driver.destroy(old)\n        self._counters.refreshes",
+        "        self._driver.destroy(old)\n        self._counters.refreshes",
+        (REFRESH_TESTS,),
+    ),
+    (
+        "refresh",
+        "the old executable is never destroyed",
+        EXECS,
+        "        self._driver.destroy(old)\n        self._counters.refreshes",
+        "        self._counters.refreshes",
+        (REFRESH_TESTS,),
+    ),
+    (
+        "refresh",
+        "where there is no room every replay tries again",
+        EXECS,
+        "        executable.aged = False\n        began",
+        "        began",
+        (REFRESH_TESTS,),
     ),
 )
 

@@ -134,6 +134,7 @@ class FootprintReport(_Frozen):
     replay_updates: Count = 0
     splits: Count = 0
     evictions: Count = 0
+    refreshes: Count = 0
     verified: Count = 0
     mismatches: Count = 0
     opaque_nodes: Count = 0

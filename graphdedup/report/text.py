@@ -61,6 +61,7 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
             ("updates per replay", "-" if report.updates_per_replay is None else f"{report.updates_per_replay:.2f}"),
             ("second execs for streams", _count(report.splits)),
             ("evictions", _count(report.evictions)),
+            ("made anew for a steady size", _count(report.refreshes)),
             ("verified, of these wrong", f"{_count(report.verified)}, {_count(report.mismatches)}"),
             ("opaque nodes", _count(report.opaque_nodes)),
             ("walk seconds", f"{report.walk_seconds:.3f}"),
