@@ -46,6 +46,9 @@ class Pool(Protocol):
     def stream(self) -> Any:
         """The capture stream."""
 
+    def current_stream(self) -> Any:
+        """The calling thread's current stream on the pool's device."""
+
     def entered(self) -> AbstractContextManager[None]:
         """Make the capture stream current; it first waits for the caller's stream, which waits for it on the way out."""
 

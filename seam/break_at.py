@@ -16,9 +16,10 @@ import torch
 from torch.overrides import TorchFunctionMode, get_testing_overrides
 
 from seam import active, traced
-from seam.breaks import call_site, name_of
+from seam.breaks import name_of
 from seam.errors import CaptureError
 from seam.scope import BreakPoint
+from seam.sites import call_site
 
 __all__ = ["BreakAt", "break_at"]
 

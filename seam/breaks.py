@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
-
-import torch
 
 from seam import active, traced
 from seam.scope import BreakPoint
+from seam.sites import call_site
 from seam.slot import BreakSlot
 
-__all__ = ["call_site", "eager_break", "graph_break", "name_of"]
+__all__ = ["eager_break", "graph_break", "name_of"]
 
-_PASSED_OVER = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -105,15 +101,3 @@ def _meet_nothing(name: str) -> None:
 def name_of(function: Any) -> str:
     """What a break point is called where nobody named it."""
     return str(getattr(function, "__qualname__", repr(function)))
-
-
-def call_site(*, outside_torch: bool = False) -> str:
-    """``file:line`` of whoever called the function that calls this.
-
-    Args:
-        outside_torch: pass over frames of torch and of the seam itself, where one of them stands in between.
-    """
-    frame = sys._getframe(2)
-    while outside_torch and frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

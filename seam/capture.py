@@ -103,6 +103,8 @@ def capture(
             contexts.enter_context(collector_paused())
             active.set_current(scope)
             contexts.callback(active.set_current, None)
+            contexts.callback(scope.count_streams)
+            contexts.enter_context(scope.streams.watched())
             try:
                 scope.begin_segment()
                 yield graph

@@ -24,6 +24,10 @@ class SeamStats:
     """Those of them that ended a segment."""
     segments: int
     replays: int
+    forks: int
+    """Side streams that joined a capture."""
+    joins: int
+    """Joins that the seam made before segments ended (rule S8)."""
 
 
 _counts: Counter[str] = Counter()
@@ -41,5 +45,5 @@ def stats() -> SeamStats:
     with _lock:
         held = Counter(_counts)
     scopes = {mode: held["scope " + mode] for mode in ("full", "breakable", "tc_piecewise", "disabled")}
-    names = ("failed", "break_points", "breaks", "segments", "replays")
+    names = ("failed", "break_points", "breaks", "segments", "replays", "forks", "joins")
     return SeamStats(MappingProxyType(scopes), *(held[name] for name in names))

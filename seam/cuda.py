@@ -19,6 +19,7 @@ import torch
 from seam.backend import Pool, SegmentInfo
 from seam.cuda_family import family_of
 from seam.cuda_streams import launch_streams
+from seam.cuda_watch import watch_streams
 from seam.errors import CaptureError, SeamError
 
 __all__ = ["CudaBackend", "CudaPool", "CudaSegment"]
@@ -34,6 +35,7 @@ class CudaPool:
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+        watch_streams()
         self.device = device
         self._stream = stream or torch.cuda.Stream(device)
         if self._stream == torch.cuda.default_stream(device):
@@ -50,6 +52,10 @@ class CudaPool:
     def stream(self) -> torch.cuda.Stream:
         """The capture stream."""
         return self._stream
+
+    def current_stream(self) -> torch.cuda.Stream:
+        """The calling thread's current stream on the pool's device."""
+        return torch.cuda.current_stream(self.device)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -74,6 +74,10 @@ class GraphCounts:
     breaks: int
     segments: int
     replays: int
+    forks: int = 0
+    """Side streams that joined the capture."""
+    joins: int = 0
+    """Joins that the seam made before segments ended (rule S8); a stream that was joined already counts as well."""
 
 
 class BreakableGraph:
@@ -102,7 +106,7 @@ class BreakableGraph:
         self.segments: list[Handle] = []
         self.breaks: list[Break] = []
         self.break_points: list[BreakMet] = []
-        self.met_count = 0
+        self.met_count = self.fork_count = self.join_count = 0
         self.pool: Pool | None = None
         self.mode = Mode.BREAKABLE
         self.error = ""
@@ -163,6 +167,8 @@ class BreakableGraph:
             breaks=len(self.breaks),
             segments=len(self.segments),
             replays=self.replay_count,
+            forks=self.fork_count,
+            joins=self.join_count,
         )
 
     def check_shape(self) -> None:
@@ -214,7 +220,7 @@ class BreakableGraph:
 
     def _unmeet(self) -> None:
         self.break_points.clear()
-        self.met_count = 0
+        self.met_count = self.fork_count = self.join_count = 0
 
     def _succeed(self) -> None:
         self.check_shape()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ import torch
 from seam.backend import Pool, SegmentInfo
 from seam.counters import count
 from seam.crossing import CrossingCheck
-from seam.errors import BreakError, CaptureError
+from seam.errors import BreakError, CaptureError, SeamError
 from seam.graph import Break, BreakableGraph, BreakMet
+from seam.sites import call_site
 from seam.slot import BreakSlot, NoWriteback, copy_output, storages_of
+from seam.streams import BreakStreams, SegmentStreams
 from seam.torch_modes import TorchModes
 
 __all__ = ["BreakPoint", "CaptureScope"]
@@ -70,6 +73,7 @@ class CaptureScope:
         self._check = check
         self._inside = False
         self._slots: list[BreakSlot] = []
+        self.streams = SegmentStreams(pool.stream, carries=graph.mode.splits, site=partial(call_site, outside_torch=True))
 
     def begin_segment(self, after: str = "") -> None:
         """Begin to record; ``after`` names the break before."""
@@ -84,12 +88,40 @@ class CaptureScope:
         more: dict[str, Any] = {"generators": self._generators} if self._generators else {}  # a backend need not know any
         graph.backend.begin_capture(self.pool, segment=info, capture_error_mode=self._capture_error_mode, **more)
         self.recording = True
+        self.streams.begin()
 
     def end_segment(self) -> None:
-        """End the recording; it becomes the graph's next segment."""
+        """End the recording; it becomes the graph's next segment.
+
+        Raises:
+            CaptureError: a stream was forked and not joined (S8); the message names those that were seen.
+        """
+        self.streams.end()
         self.recording = False  # also when the call raises: the device has ended the capture all the same
-        self.graph.segments.append(self.graph.backend.end_capture())
+        try:
+            handle = self.graph.backend.end_capture()
+        except SeamError as error:
+            if "join" not in error.problem:
+                raise
+            raise self._unjoined(error) from error
+        self.graph.segments.append(handle)
         count("segments")
+
+    def count_streams(self) -> None:
+        """The scope is over: its forks and joins go to the graph and to the process's counts."""
+        self.graph.fork_count, self.graph.join_count = self.streams.fork_count, self.streams.join_count
+        count("forks", self.streams.fork_count)
+        count("joins", self.streams.join_count)
+
+    def _unjoined(self, error: SeamError) -> CaptureError:
+        seen = ", ".join(f"{stream} (forked at {site})" for stream, site in self.streams.forks.items())
+        return CaptureError(
+            f"{self.graph.label}: a stream was forked from the capture and not joined: {error.problem} "
+            f"Side streams that the seam saw: {seen or 'none'}",
+            rule="S8",
+            remedy="let the capture stream wait for it before the capture ends; a library that forks a stream by calls of its "
+            "own has to join it before each break",
+        )
 
     def drop_segment(self) -> None:
         """End the capture on the stream after a failure; the first error is on its way and must not be replaced."""
@@ -135,13 +167,16 @@ class CaptureScope:
             if self._barrier_fn is not None:
                 self._barrier_fn()
             modes = TorchModes.current()
-            result = (point.stub or body)(*args, **kwargs)
+            marks, current = self.streams.marks, self.pool.current_stream
+            with BreakStreams(current(), marks, keep=True).watched():
+                result = (point.stub or body)(*args, **kwargs)
+            call = _waited_for(body, current, marks)
             if isinstance(result, NoWriteback):
                 given = result.value
-                run = _without_writeback(body, name, args, kwargs, modes, self._check)
+                run = _without_writeback(call, name, args, kwargs, modes, self._check)
             else:
                 given = slot.bind(result, kept=storages_of((args, kwargs)), where=name)
-                run = _with_writeback(body, name, args, kwargs, modes, given, self._check)
+                run = _with_writeback(call, name, args, kwargs, modes, given, self._check)
             self.graph.breaks.append(Break(name, run, slot, given, site))
             count("breaks")
             self.begin_segment(f"{name} ({site})")
@@ -183,6 +218,16 @@ def _listed(met: Sequence[BreakMet]) -> str:
         else:
             runs.append((text, 1))
     return ", ".join(text if times == 1 else f"{text} {times} times" for text, times in runs) or "none"
+
+
+def _waited_for(body: Callable[..., Any], current: Callable[[], Any], marks: dict[int, Any]) -> Callable[..., Any]:
+    """The body, and behind it whatever it left on other streams (S8)."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with BreakStreams(current(), marks, keep=False).watched():
+            return body(*args, **kwargs)
+
+    return call
 
 
 def _with_writeback(

@@ -19,6 +19,8 @@ ORDER = "tests/conformance/seam/test_order.py"
 POINTS = "tests/conformance/seam/test_break_points.py"
 CROSSING = "tests/conformance/seam/test_crossing.py"
 SWITCH = "tests/unit/seam/test_switch.py"
+SIDES = "tests/conformance/seam/test_streams.py"
+BREAK_STREAMS = "tests/unit/seam/test_break_streams.py"
 
 BARE_ARGUMENTS = (
     "    import ctypes\n\n    import torch\n\n"
@@ -419,6 +421,102 @@ SEAM: tuple[Mutation, ...] = (
         (STREAMS,),
     ),
     Mutation(
+        "S8",
+        "forked streams are not joined before a segment ends",
+        "seam/scope.py",
+        "        self.streams.end()\n",
+        "",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "forked streams are not forked again in the next segment",
+        "seam/scope.py",
+        "        self.streams.begin()\n",
+        "        self.streams._segment += 1\n",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "in mode full the seam joins streams",
+        "seam/scope.py",
+        "carries=graph.mode.splits",
+        "carries=True",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "an unjoined stream is not named",
+        "seam/scope.py",
+        '            if "join" not in error.problem:\n',
+        "            if error.problem:\n",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "a wait for work outside of the capture is dropped",
+        "seam/streams.py",
+        "            return False  # recorded outside",
+        "            return True  # recorded outside",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "a wait for an earlier segment goes to the device",
+        "seam/streams.py",
+        "        if mark.segment == self._segment:\n            return False\n",
+        "        if inside:\n            return False\n",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "a stream that waits for an earlier segment is not forked",
+        "seam/streams.py",
+        "                stream.wait_stream(self._origin)\n        return True\n",
+        "                pass\n        return True\n",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "in a break a wait for a segment's event goes to the device",
+        "seam/streams.py",
+        "        if mark is None or mark.segment < 0 or id(event) in self._fresh:\n            return False\n",
+        "        if mark or not mark:\n            return False\n",
+        (SIDES,),
+    ),
+    Mutation(
+        "S8",
+        "in a break a wait for a segment's event is dropped",
+        "seam/streams.py",
+        "                stream.wait_stream(self._caller)\n        return True\n",
+        "                pass\n        return True\n",
+        (BREAK_STREAMS,),
+    ),
+    Mutation(
+        "S8",
+        "a break's work on other streams is not waited for",
+        "seam/streams.py",
+        "            for stream in self._used:\n                self._caller.wait_stream(stream)\n",
+        "            pass\n",
+        (BREAK_STREAMS,),
+    ),
+    Mutation(
+        "S8",
+        "at replay a break's work on other streams is not waited for",
+        "seam/scope.py",
+        "        with BreakStreams(current(), marks, keep=False).watched():\n            return body(*args, **kwargs)\n",
+        "        return body(*args, **kwargs)\n",
+        (BREAK_STREAMS,),
+    ),
+    Mutation(
+        "S8",
+        "events that breaks record at replay are held for ever",
+        "seam/scope.py",
+        "keep=False).watched():",
+        "keep=True).watched():",
+        (BREAK_STREAMS,),
+    ),
+    Mutation(
         "S9",
         "break points split in FULL mode",
         "seam/scope.py",
@@ -455,8 +553,8 @@ SEAM: tuple[Mutation, ...] = (
         "S9",
         "the stub is called at replay as well",
         "seam/scope.py",
-        "                run = _with_writeback(body, name,",
-        "                run = _with_writeback(point.stub or body, name,",
+        "            call = _waited_for(body, current, marks)\n",
+        "            call = _waited_for(point.stub or body, current, marks)\n",
         (POINTS,),
     ),
     Mutation(
@@ -615,7 +713,7 @@ SEAM: tuple[Mutation, ...] = (
     Mutation(
         "S13",
         "the call site is the seam's own",
-        "seam/breaks.py",
+        "seam/sites.py",
         "frame = sys._getframe(2)",
         "frame = sys._getframe(1)",
         (POINTS,),

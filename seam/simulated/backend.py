@@ -40,6 +40,10 @@ class SimulatedPool:
         """The capture stream."""
         return self._stream
 
+    def current_stream(self) -> Stream:
+        """The calling thread's current stream."""
+        return current_stream()
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Make the capture stream current: it first waits for the caller's, and the caller's for it on the way out."""

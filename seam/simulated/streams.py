@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from seam import streams
+
 from .errors import SimulatedDeviceError
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class Stream:
         Raises:
             SimulatedDeviceError: the wait would tie a capture to work outside it, or to another capture.
         """
+        if streams.waits(self, event):
+            return
         source, here = event._capture, self._capture
         if source is not None and not source.open:
             error = _isolation(self, "an event that was recorded in a capture which has ended")
@@ -113,6 +117,7 @@ class Event:
         self._recorded = True
         self._capture = stream._capture
         self._deps = stream._capture.tails[stream] if stream._capture is not None else ()
+        streams.recorded(self, stream)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make ``stream`` (the current one if None) wait for this event."""
@@ -166,6 +171,7 @@ def stream(stream: Stream | None) -> Iterator[None]:
     """Make ``stream`` the current thread's current stream for a while; None changes nothing."""
     before = current_stream()
     _thread.stream = stream if stream is not None else before
+    streams.made_current(_thread.stream)
     try:
         yield
     finally:

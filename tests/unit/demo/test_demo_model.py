@@ -203,7 +203,8 @@ class CountingBackend:
         from contextlib import nullcontext
         from types import SimpleNamespace
 
-        return SimpleNamespace(stream=stream, entered=nullcontext, reserved_bytes=lambda: 0)
+        stream = SimpleNamespace(synchronize=lambda: None)
+        return SimpleNamespace(stream=stream, current_stream=lambda: stream, entered=nullcontext, reserved_bytes=lambda: 0)
 
     def begin_capture(self, pool: Any, *, segment: Any = None, capture_error_mode: str = "thread_local") -> None:
         self.begun += 1

@@ -108,6 +108,6 @@ def test_the_counts_of_a_process() -> None:
     """Three scopes meet three break points each, the failed one meets one, and the inert one is no scope to them."""
     environment = {name: value for name, value in os.environ.items() if name != settings.DISABLE}
     done = subprocess.run([sys.executable, "-c", COUNTING], capture_output=True, text=True, timeout=120, env=environment)
-    scopes = {"full": 2, "breakable": 2, "disabled": 1}
+    scopes = {"full": 2, "breakable": 2, "tc_piecewise": 0, "disabled": 1}
     segments = 3 + 1 + 1 + 1  # the failed capture had ended one
     assert done.stdout.strip() == f"{scopes} 1 {3 * 3 + 1} {2 + 1} {segments} 6", done.stderr
