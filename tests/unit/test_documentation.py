@@ -11,7 +11,7 @@ import pytest
 PAGES = {
     "README.md": "captured 8 graphs, deduped to",
     "docs/simulated-device.md": "12., 12., 12., 12.",
-    "docs/breaks.md": "GraphCounts(break_points=2, breaks=2, segments=3, replays=1)",
+    "docs/breaks.md": "GraphCounts(break_points=2, breaks=2, segments=3, replays=1",
     "docs/captured-forward.md": "padding 25.0% of all rows",
     "docs/fold.md": "the replay is equal to eager, bit for bit: 3 rounds (fresh inputs in each)",
 }
