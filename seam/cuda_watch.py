@@ -36,9 +36,9 @@ def watch_streams() -> None:
 
     @functools.wraps(set_stream)
     def made_current(stream: Any) -> None:
-        set_stream(stream)
         if stream is not None:
             streams.made_current(stream)
+        set_stream(stream)
 
     event.record, event.wait = recorded, waits
     torch.cuda.set_stream = made_current

@@ -168,8 +168,7 @@ class CaptureScope:
                 self._barrier_fn()
             modes = TorchModes.current()
             marks, current = self.streams.marks, self.pool.current_stream
-            with BreakStreams(current(), marks, keep=True).watched():
-                result = (point.stub or body)(*args, **kwargs)
+            result = BreakStreams(current, marks, keep=True).run(point.stub or body, args, kwargs)
             call = _waited_for(body, current, marks)
             if isinstance(result, NoWriteback):
                 given = result.value
@@ -224,8 +223,7 @@ def _waited_for(body: Callable[..., Any], current: Callable[[], Any], marks: dic
     """The body, and behind it whatever it left on other streams (S8)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with BreakStreams(current(), marks, keep=False).watched():
-            return body(*args, **kwargs)
+        return BreakStreams(current, marks, keep=False).run(body, args, kwargs)
 
     return call
 

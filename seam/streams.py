@@ -51,7 +51,7 @@ def waits(stream: Any, event: Any) -> bool:
 
 
 def made_current(stream: Any) -> None:
-    """A stream was made the current one."""
+    """A stream is about to be made the current one."""
     if _here.watch is not None:
         _here.watch.made_current(stream)
 
@@ -145,32 +145,41 @@ class SegmentStreams:
 
 
 class BreakStreams:
-    """The streams that one run of a break uses besides the one that it was called on.
+    """The streams that one run of a break uses besides the one that it was called on. Made at every replay: it costs little.
 
     Args:
-        caller: the stream that it was called on.
+        current: tells the current stream of this thread; asked when the first other stream is used.
         marks: events of the capture. Those that a segment recorded nobody records anew at a replay.
         keep: whether events that the break records are added to them, as at capture.
     """
 
-    def __init__(self, caller: Any, marks: dict[int, _Mark], *, keep: bool) -> None:
-        self._caller = caller
+    __slots__ = ("_caller", "_current", "_fresh", "_keep", "_marks", "_used")
+
+    def __init__(self, current: Callable[[], Any], marks: dict[int, _Mark], *, keep: bool) -> None:
+        self._current = current
+        self._caller: Any = None
         self._marks = marks
         self._keep = keep
         self._used: dict[Any, None] = {}
         self._fresh: set[int] = set()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Run the break's body inside. In the end the calling stream waits for what it left elsewhere."""
-        with _watched_by(self):
-            yield
-        with _watched_by(None):
-            for stream in self._used:
-                self._caller.wait_stream(stream)
+    def run(self, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the break's body. In the end the calling stream waits for what it left elsewhere."""
+        before, _here.watch = _here.watch, self
+        try:
+            result = body(*args, **kwargs)
+        finally:
+            _here.watch = before
+        if self._used:
+            with _watched_by(None):
+                for stream in self._used:
+                    self._caller.wait_stream(stream)
+        return result
 
     def made_current(self, stream: Any) -> None:
         """Work may be queued there from now on."""
+        if self._caller is None:
+            self._caller = self._current()  # the first of these calls comes before the stream is another one
         if stream != self._caller:
             self._used[stream] = None
 

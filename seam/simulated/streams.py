@@ -170,8 +170,9 @@ def current_stream() -> Stream:
 def stream(stream: Stream | None) -> Iterator[None]:
     """Make ``stream`` the current thread's current stream for a while; None changes nothing."""
     before = current_stream()
-    _thread.stream = stream if stream is not None else before
-    streams.made_current(_thread.stream)
+    if stream is not None:
+        streams.made_current(stream)
+        _thread.stream = stream
     try:
         yield
     finally:
