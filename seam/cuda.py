@@ -127,6 +127,7 @@ class _Open(threading.local):
     pool: CudaPool | None = None
     info: SegmentInfo = SegmentInfo()
     generators: tuple[torch.Generator, ...] = ()
+    error_mode: str = ""
 
 
 class _Captures:
@@ -157,6 +158,13 @@ class _Captures:
 
 
 _captures = _Captures()
+
+
+_ANY_THREAD = "in mode 'global' a call of any thread can do that: say capture_error_mode='thread_local'; or "
+_OWN_THREAD = (
+    "move work that synchronises, reads data on the host or leaves a forked stream unjoined into a function marked with "
+    "@seam.eager_break, and warm the forward up before the capture"
+)
 
 
 class CudaBackend:
@@ -214,7 +222,7 @@ class CudaBackend:
             self._destroy_due()
             raise
         self._open.graph, self._open.pool, self._open.info = graph, pool, info
-        self._open.generators = tuple(generators)
+        self._open.generators, self._open.error_mode = tuple(generators), capture_error_mode
 
     def end_capture(self, *, discard: bool = False) -> CudaSegment | None:
         """End this thread's capture; see :class:`seam.backend.GraphBackend`.
@@ -236,10 +244,10 @@ class CudaBackend:
             if discard:
                 return None
             raise CaptureError(
-                f"{info}: the device invalidated the capture: {str(error).splitlines()[0]}",
-                rule="S7",
-                remedy="move work that synchronises, reads data on the host or leaves a forked stream unjoined into a "
-                "function marked with @seam.eager_break, and warm the forward up before the capture",
+                f"{info}: the device invalidated the capture, which was in mode {self._open.error_mode!r}: "
+                f"{str(error).splitlines()[0]}",
+                rule="S12" if self._open.error_mode == "global" else "S7",
+                remedy=(_ANY_THREAD if self._open.error_mode == "global" else "") + _OWN_THREAD,
             ) from error
         finally:
             self._destroy_due()

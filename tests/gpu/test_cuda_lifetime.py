@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -110,6 +112,38 @@ def test_what_is_read_of_a_pool_leaves_its_id_alone() -> None:
     assert [pool.reserved_bytes() >= 4 << 20 for _ in range(8)] == [True] * 8
     assert [sys.getrefcount(number) for number in pool.id] == before
     del y
+    graph.close()
+
+
+def test_another_threads_call_that_breaks_a_global_capture_is_told_as_such() -> None:
+    """S12: memory cannot be taken from the driver while any thread captures in mode global; the default mode allows it."""
+
+    def allocate() -> None:
+        with contextlib.suppress(RuntimeError):
+            torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+
+    backend = seam.default_backend("cuda")
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.empty_cache()
+    graph = seam.BreakableGraph(backend)
+    with (
+        pytest.raises(seam.CaptureError, match=r"mode 'global'.*S12.*capture_error_mode='thread_local'"),
+        seam.capture(graph, capture_error_mode="global"),
+    ):
+        x + 1
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        thread.join(60)
+    torch.cuda.empty_cache()
+    with seam.capture(graph):
+        y = x + 1
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        thread.join(60)
+    for value in (1, 2, 3):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [value + 1] * 4
     graph.close()
 
 
