@@ -69,6 +69,7 @@ class Workload:
 
     def __init__(self, kind: Kind, config: ModelConfig, sizes: Sequence[int], device: torch.device, seed: int) -> None:
         self.kind = kind
+        self.layers = config.layers
         self.device = device
         self.sizes = tuple(sorted(set(sizes), reverse=True))
         """Largest first: every smaller capture then fits into blocks that the pool already holds."""
@@ -136,7 +137,8 @@ class Captures:
         with self.backend.session(self.name):
             for size in sizes:
                 self.graphs[size] = seam.BreakableGraph(self.backend, label=f"{self.name} bs={size}")
-                with seam.capture(self.graphs[size], pool=self.pool, mode=work.kind.mode):
+                expected = None if work.kind.mode == "full" else work.layers
+                with seam.capture(self.graphs[size], pool=self.pool, mode=work.kind.mode, expect_breaks=expected):
                     outputs = work.forward(size)
                 self.outputs[size] = outputs
         settle(device)

@@ -233,7 +233,7 @@ class _Arm:
         ):
             for size in self.sizes:
                 graph = seam.BreakableGraph(self.backend, label=f"decode bs={size}")
-                with seam.capture(graph, pool=self.pool, mode=self.spec.mode):
+                with seam.capture(graph, pool=self.pool, mode=self.spec.mode, expect_breaks=self.spec.config.layers):
                     logits = self.model(*self.inputs.of(size), self.cache)
                 self.captured[size] = _Captured(graph, logits)
                 advance()
