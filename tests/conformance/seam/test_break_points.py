@@ -259,7 +259,7 @@ TARGETS: dict[str, Callable[[ModuleType, torch.Tensor], torch.Tensor]] = {
     "somebody_elses:triple": lambda library, value: library.triple(value),
     "somebody_elses:Wide.scaled": lambda library, value: library.Wide(3).scaled(value),
     "somebody_elses:Narrow.scaled": lambda library, value: library.Narrow(3).scaled(value),
-    "somebody_elses:Wide.shifted": lambda library, value: library.Wide.shifted(value * 3 - 1),
+    "somebody_elses:Wide.shifted": lambda library, value: library.Wide(7).shifted(value * 3 - 1),
     "somebody_elses:Narrow.named": lambda library, value: library.Narrow.named(value) / 2,
 }
 

@@ -25,10 +25,12 @@ class Cache:
 
     def __init__(self) -> None:
         self.seen: list[float] = []
+        self.compiled = False
 
 
 @seam.eager_break(name="attend")
 def attend(x: torch.Tensor, cache: Cache) -> torch.Tensor:
+    cache.compiled |= torch.compiler.is_compiling()
     cache.seen.append(x.sum().item())
     return x * 2 if cache.seen[-1] > 0 else x * 3  # depends on the host
 
@@ -74,6 +76,7 @@ def test_pieces_end_at_the_break_points_and_the_capture_is_exact(backend: seam.G
     assert {met.site.rpartition(":")[0] for met in graph.break_points} == {__file__}
     assert forward.pieces, "something was compiled"
     assert all(piece.operations for piece in forward.pieces)
+    assert not cache.compiled, "the break is in none of them"
     for value in (-2.0, 5.0, 0.5, -1.0):
         x.fill_(value)
         cache.seen.clear()
@@ -164,8 +167,10 @@ def test_a_shape_that_would_be_compiled_inside_a_capture_is_refused() -> None:
     assert forward(torch.ones(2)).tolist() == [2, 2]
     with forward.only_compiled():
         assert forward(torch.ones(2)).tolist() == [2, 2]
+    before = len(forward.pieces)
     with pytest.raises(seam.CaptureError, match=r"a shape that was not compiled.*warmup="), forward.only_compiled():
         forward(torch.ones(3))
+    assert len(forward.pieces) == before, "not even tried: a compiler may run kernels to choose among them"
     with pytest.raises(LookupError), forward.only_compiled():
         raise LookupError
     assert forward(torch.ones(3)).tolist() == [3, 3, 3]
