@@ -865,6 +865,14 @@ SEAM: tuple[Mutation, ...] = (
     ),
     Mutation(
         "S14",
+        "reset leaves the replay count",
+        "seam/graph.py",
+        "            self.replay_count = 0\n",
+        "            pass\n",
+        (POINTS,),
+    ),
+    Mutation(
+        "S14",
         "close releases what was released before",
         "seam/graph.py",
         "    while segments:\n        handle = segments.pop()\n",
