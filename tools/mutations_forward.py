@@ -227,14 +227,6 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "piecewise",
-        "what is compiled for the first time inside a capture passes",
-        PIECEWISE,
-        "        if len(self.pieces) != before:\n",
-        "        if False:\n",
-        (PIECEWISE_TESTS,),
-    ),
-    (
-        "piecewise",
         "graph_break ends no piece",
         BREAKS,
         "        traced.call(_nothing, _meet_nothing, (name,), {})\n        return\n",
