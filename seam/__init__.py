@@ -23,6 +23,7 @@ from seam.errors import BreakError, CaptureError, CaptureFailed, ReplayError, Se
 from seam.forward import CapturedForward
 from seam.forward_report import ForwardReport, ShapeRow
 from seam.graph import Break, BreakableGraph, BreakMet, GraphCounts, GraphState
+from seam.memory import CrossingBytes
 from seam.mode import CaptureConfig, Mode
 from seam.piecewise import Piecewise, piecewise
 from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
@@ -39,6 +40,7 @@ __all__ = [
     "CaptureError",
     "CaptureFailed",
     "CapturedForward",
+    "CrossingBytes",
     "CrossingCheck",
     "ForwardReport",
     "GraphBackend",

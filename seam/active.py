@@ -1,11 +1,11 @@
-"""What this thread is in the middle of: a capture scope, and replays with breaks. Both are per thread (rule S12)."""
+"""The capture scope that this thread is in: scopes are per thread (rule S12)."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any, Protocol
 
-__all__ = ["current", "pools_in_replay", "recording", "set_current"]
+__all__ = ["current", "recording", "set_current"]
 
 
 class _Scope(Protocol):
@@ -17,9 +17,6 @@ class _Scope(Protocol):
 
 class _ThreadState(threading.local):
     scope: _Scope | None = None
-
-    def __init__(self) -> None:
-        self.pools: list[Any] = []
 
 
 _state = _ThreadState()
@@ -33,11 +30,6 @@ def current() -> _Scope | None:
 def set_current(scope: _Scope | None) -> None:
     """Make ``scope`` this thread's scope."""
     _state.scope = scope
-
-
-def pools_in_replay() -> list[Any]:
-    """Pools of the graphs that this thread replays right now, the outermost first; theirs to append to and pop from."""
-    return _state.pools
 
 
 def recording() -> bool:

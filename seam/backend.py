@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["GraphBackend", "Handle", "Pool", "SegmentInfo"]
+__all__ = ["GraphBackend", "Handle", "Ledger", "Pool", "SegmentInfo"]
 
 Handle = Any
 """A captured segment, opaque to everyone but the backend that made it."""
@@ -33,6 +33,21 @@ class SegmentInfo:
 
     def __str__(self) -> str:
         return f"{self.label or 'graph'} segment {self.position}"
+
+
+class Ledger(Protocol):
+    """What a pool gave out since the ledger was opened."""
+
+    def empty_strided(
+        self, size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """A tensor on memory of the pool; on ordinary memory where ``device`` is not the pool's."""
+
+    def made_here(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's storage is a block that the pool gave out since, and that is still taken."""
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same elements in a tensor that owns no memory. ``made_here`` holds for the tensor."""
 
 
 @runtime_checkable
@@ -54,6 +69,15 @@ class Pool(Protocol):
 
     def reserved_bytes(self) -> int:
         """Bytes that the pool holds on the device, in use or not."""
+
+    def ledger(self) -> Ledger | None:
+        """What the pool gives out from now on; None where that cannot be told, so that what crosses breaks is held (S5)."""
+
+    def follow(self, stream: Any) -> None:
+        """Make the current stream wait for what was queued on ``stream``; not for a stream that is being captured."""
+
+    def poison_free(self) -> None:
+        """Set all bits of what the pool holds and nobody uses, on the current stream: for debugging."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from seam.errors import CaptureError, CaptureFailed
 from seam.graph import BreakableGraph, GraphState
 from seam.mode import Mode
 from seam.scope import CaptureScope
+from seam.turns import turn_of
 
 __all__ = ["capture"]
 
@@ -92,7 +93,10 @@ def capture(
     )
     try:
         with ExitStack() as contexts:
+            turn = turn_of(pool)
+            contexts.enter_context(turn.taken(pool, "captured", graph.label, CaptureError))
             contexts.enter_context(pool.entered())
+            turn.follow(pool)
             for point in points:
                 contexts.enter_context(point)
             if warmup is not None:
@@ -122,6 +126,7 @@ def capture(
         scope.check_expected(expect_breaks)
         _check_met(graph, points)
         graph._succeed()
+        graph.poisons = check is CrossingCheck.POISON
     except BaseException as error:
         count("failed")
         first = scope.failure or error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 from seam.backend import Pool, SegmentInfo
 from seam.cuda_family import family_of
+from seam.cuda_memory import CudaLedger, free_blocks, pool_bytes, view_of
 from seam.cuda_streams import launch_streams
 from seam.cuda_watch import watch_streams
 from seam.errors import CaptureError, SeamError
@@ -77,6 +78,22 @@ class CudaPool:
         """
         return pool_bytes(torch.cuda.memory_snapshot(), self._ids)
 
+    def ledger(self) -> CudaLedger | None:
+        """What the pool gives out from now on; None with ``cudaMallocAsync``, which has no pools that torch could tell of."""
+        return CudaLedger(self.device, self._ids, self) if torch.cuda.get_allocator_backend() == "native" else None
+
+    def follow(self, stream: torch.cuda.Stream) -> None:
+        """Make the current stream wait for another one, unless that is being captured: waiting would join its capture."""
+        with torch.cuda.stream(stream):
+            capturing = torch.cuda.is_current_stream_capturing()
+        if not capturing:
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+
+    def poison_free(self) -> None:
+        """Set all bits of what the pool holds and nobody uses. It reads the whole allocator: for debugging."""
+        for address, size_bytes in free_blocks(torch.cuda.memory_snapshot(), self._ids):
+            view_of(address, size_bytes, self.device).fill_(255)
+
     def _capture_small(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         graph.capture_begin(self.id, capture_error_mode="thread_local")
@@ -100,11 +117,6 @@ class CudaPool:
         self.id = torch.cuda.graph_pool_handle()
         self._ids.append(self.id)
         self._pin = self._capture_small()
-
-
-def pool_bytes(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> int:
-    """Bytes in these segments of ``torch.cuda.memory_snapshot()`` that belong to pools of these ids."""
-    return sum(int(segment["total_size"]) for segment in segments if tuple(segment["segment_pool_id"]) in ids)
 
 
 class CudaSegment:

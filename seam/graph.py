@@ -7,15 +7,16 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from seam import active
 from seam.backend import GraphBackend, Handle, Pool
 from seam.counters import count
 from seam.errors import CaptureError, ReplayError
+from seam.memory import CrossingBytes
 from seam.mode import Mode
-from seam.stamp import note_replay
+from seam.turns import turn_of
 
 __all__ = ["Break", "BreakMet", "BreakableGraph", "GraphCounts", "GraphState"]
 
@@ -41,16 +42,17 @@ class GraphState(enum.StrEnum):
 class Break:
     """One break of a graph. ``run`` is the seam's closure: it calls the body and writes its result back (S2).
 
-    ``given`` is what the captured program got in place of the result: segments bake its addresses, so it lives as long as
-    the graph (S5).
+    ``held`` is what the captured program got in place of a result that is never written back: segments bake its addresses, so
+    it lives as long as the graph (S5).
     """
 
     name: str
     run: Callable[[], None]
     slot: Any = None
-    given: Any = None
+    held: Any = None
     site: str = ""
     """Where the forward met it: ``file:line``."""
+    cost: CrossingBytes = field(default_factory=CrossingBytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class BreakableGraph:
         pool: the pool that was captured into, to be shared with other graphs: ``seam.capture(other, pool=graph.pool)``.
         break_points: what the capture met, also if it failed.
         error: the first error of a capture that failed, as text (an exception would keep the failed frames alive).
+        poisons: whether each replay first poisons what its pool holds for nobody, for debugging.
     """
 
     def __init__(self, backend: GraphBackend, *, label: str = "") -> None:
@@ -111,6 +114,8 @@ class BreakableGraph:
         self.mode = Mode.BREAKABLE
         self.error = ""
         self.replay_count = 0
+        self.poisons = False
+        self._ref = weakref.ref(self)
         # The finalizer must not hold the graph, so it holds the list that the graph appends to.
         self._finalizer = weakref.finalize(self, _release_quietly, backend, self.segments)
 
@@ -122,10 +127,11 @@ class BreakableGraph:
 
         Raises:
             ReplayError: the graph is not captured (the message says in which state it is and why), this thread is capturing,
-            or it is inside a break of a graph of the same pool.
+            it is inside a break of a graph of the same pool, or another thread works in its pool.
             BreakError: a break's result does not agree with what was captured; later segments did not run.
         """
-        if self.state is not GraphState.CAPTURED:
+        pool = self.pool
+        if self.state is not GraphState.CAPTURED or pool is None:
             raise ReplayError(
                 f"{self.label} is {self.state.value} and cannot be replayed{f' ({self.error})' if self.error else ''}",
                 rule="S7",
@@ -138,26 +144,24 @@ class BreakableGraph:
                 remedy="replay it outside the capture, or inside a function marked with @seam.eager_break",
             )
         self.check_shape()
-        pools = active.pools_in_replay()
-        if any(pool is self.pool for pool in pools):
-            # It would write over what the outer graph's next segment reads: every graph of a pool uses the same memory.
-            raise ReplayError(
-                f"{self.label} cannot be replayed inside a break of a graph of the same pool",
-                rule="S5",
-                remedy="capture one of the two into a pool of its own",
-            )
-        note_replay(self.pool, self)
+        turn = turn_of(pool)
         replay_graph = self.backend.replay_graph
-        pools.append(self.pool)
-        try:
+        with turn.taken(pool, "replayed", self.label, ReplayError):
+            turn.follow(pool)
+            turn.last = self._ref
+            if self.poisons:
+                pool.poison_free()
             for handle, at in zip(self.segments, self.breaks, strict=False):
                 replay_graph(handle)
                 at.run()
             replay_graph(self.segments[-1])
-        finally:
-            pools.pop()
         self.replay_count += 1
         count("replays")
+
+    @property
+    def crossing(self) -> CrossingBytes:
+        """What crosses the breaks, summed over them (rule M2); a tensor that crosses several of them counts at each."""
+        return CrossingBytes(sum(at.cost.shared_bytes for at in self.breaks), sum(at.cost.held_bytes for at in self.breaks))
 
     @property
     def counts(self) -> GraphCounts:
@@ -213,6 +217,7 @@ class BreakableGraph:
 
     def _begin(self, mode: Mode, pool: Pool | None) -> None:
         self.error = ""
+        self.poisons = False
         self.mode = mode
         self.pool = pool
         self._unmeet()

@@ -15,6 +15,7 @@ from seam.counters import count
 from seam.crossing import CrossingCheck
 from seam.errors import BreakError, CaptureError, SeamError
 from seam.graph import Break, BreakableGraph, BreakMet
+from seam.memory import Bridges
 from seam.sites import call_site
 from seam.slot import BreakSlot, NoWriteback, copy_output, storages_of
 from seam.streams import BreakStreams, SegmentStreams
@@ -73,6 +74,7 @@ class CaptureScope:
         self._check = check
         self._inside = False
         self._slots: list[BreakSlot] = []
+        self._bridges = Bridges(None)
         self.streams = SegmentStreams(pool.stream, carries=graph.mode.splits, site=partial(call_site, outside_torch=True))
 
     def begin_segment(self, after: str = "") -> None:
@@ -84,6 +86,8 @@ class CaptureScope:
                 rule="S1",
                 remedy="do not edit .segments or .breaks while a scope is open",
             )
+        if graph.mode.splits and not graph.segments:
+            self._bridges = Bridges(self.pool)
         info = SegmentInfo(position=len(graph.segments), label=graph.label, after=after)
         more: dict[str, Any] = {"generators": self._generators} if self._generators else {}  # a backend need not know any
         graph.backend.begin_capture(self.pool, segment=info, capture_error_mode=self._capture_error_mode, **more)
@@ -170,13 +174,22 @@ class CaptureScope:
             marks, current = self.streams.marks, self.pool.current_stream
             result = BreakStreams(current, marks, keep=True).run(point.stub or body, args, kwargs)
             call = _waited_for(body, current, marks)
+            bridges = self._bridges
             if isinstance(result, NoWriteback):
-                given = result.value
-                run = _without_writeback(call, name, args, kwargs, modes, self._check)
+                given = held = result.value
+                kept = bridges.cross(args, kwargs, given, lend_result=False)
+                run = _without_writeback(call, name, kept.args, kept.kwargs, modes, self._check)
+            elif point.slot is not None:  # the slot's destination outlives this graph
+                given, held = slot.bind(result, kept=storages_of((args, kwargs)), where=name), None
+                kept = bridges.cross(args, kwargs, given, lend_result=False)
+                run = _with_writeback(call, name, kept.args, kept.kwargs, modes, given, self._check)
             else:
-                given = slot.bind(result, kept=storages_of((args, kwargs)), where=name)
-                run = _with_writeback(call, name, args, kwargs, modes, given, self._check)
-            self.graph.breaks.append(Break(name, run, slot, given, site))
+                passed, empty = storages_of((args, kwargs)), bridges.empty_strided
+                given, held = slot.bind(result, kept=passed, where=name, empty_strided=empty), None
+                kept = bridges.cross(args, kwargs, given, lend_result=True)
+                slot.destination = kept.destination
+                run = _with_writeback(call, name, kept.args, kept.kwargs, modes, kept.destination, self._check)
+            self.graph.breaks.append(Break(name, run, slot, held, site, kept.cost))
             count("breaks")
             self.begin_segment(f"{name} ({site})")
         except BaseException as error:

@@ -268,11 +268,18 @@ class BreakSlot:
         self.destination: Any = None
         self._reusable = False
 
-    def bind(self, value: Any, *, kept: set[int], where: str = "the break") -> Any:
+    def bind(
+        self,
+        value: Any,
+        *,
+        kept: set[int],
+        where: str = "the break",
+        empty_strided: Callable[..., torch.Tensor] = torch.empty_strided,
+    ) -> Any:
         """Take over a result at capture and return what the captured program must use in its place.
 
-        Fresh tensors are copied into storage of the seam's own, with their strides. A tensor whose storage address is in
-        ``kept`` (it lives in one of the break's arguments: the in-place form, a view of an input) *is* its own
+        Fresh tensors are copied into storage that ``empty_strided`` makes, with their strides. A tensor whose storage address
+        is in ``kept`` (it lives in one of the break's arguments: the in-place form, a view of an input) *is* its own
         destination, so that later in-place work on it still reaches the argument. A slot that was bound before to an
         equal structure of fresh tensors is used again.
 
@@ -297,7 +304,7 @@ class BreakSlot:
             if part.numel() and part.untyped_storage().data_ptr() in kept:
                 return part.detach()
             if id(part) not in made:
-                made[id(part)] = _own_copy(part.detach())
+                made[id(part)] = _own_copy(part.detach(), empty_strided)
             return made[id(part)]
 
         self.destination = map_leaves(value, own)
@@ -312,7 +319,8 @@ class BreakSlot:
         return True
 
 
-def _own_copy(part: torch.Tensor) -> torch.Tensor:
-    if any(stride == 0 and size > 1 for size, stride in zip(part.size(), part.stride(), strict=True)):
-        return part.clone(memory_format=torch.contiguous_format)  # expanded: its elements cannot be written one by one
-    return torch.empty_strided(part.size(), part.stride(), dtype=part.dtype, device=part.device).copy_(part)
+def _own_copy(part: torch.Tensor, empty_strided: Callable[..., torch.Tensor]) -> torch.Tensor:
+    stride = part.stride()
+    if any(step == 0 and size > 1 for size, step in zip(part.size(), stride, strict=True)):
+        stride = torch.empty(part.size(), device="meta").stride()  # expanded: its elements cannot be written one by one
+    return empty_strided(part.size(), stride, dtype=part.dtype, device=part.device).copy_(part)

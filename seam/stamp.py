@@ -6,25 +6,17 @@ the device says so when it is read too late: it holds other numbers. A stamp doe
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from seam.errors import ReplayError
+from seam.turns import turn_of
 
 if TYPE_CHECKING:
-    from seam.backend import Pool
     from seam.graph import BreakableGraph
 
-__all__ = ["Stamped", "note_replay"]
+__all__ = ["Stamped"]
 
 _T = TypeVar("_T")
-_last: weakref.WeakKeyDictionary[Any, weakref.ref[BreakableGraph]] = weakref.WeakKeyDictionary()
-
-
-def note_replay(pool: Pool | None, graph: BreakableGraph) -> None:
-    """From now on the pool's memory is the graph's."""
-    if pool is not None:
-        _last[pool] = weakref.ref(graph)
 
 
 class Stamped(Generic[_T]):
@@ -47,8 +39,7 @@ class Stamped(Generic[_T]):
             ReplayError: the graph was not replayed yet, or another graph of its pool was replayed after it (rule M1).
         """
         graph = self._graph
-        pool = graph.pool
-        kept = _last.get(pool) if pool is not None else None
+        kept = turn_of(graph.pool).last if graph.pool is not None else None
         last = kept() if kept is not None else None
         if last is graph:
             return self._value

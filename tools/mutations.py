@@ -13,6 +13,7 @@ from mutation import Mutation
 from mutations_detail import FOLD_IN_DETAIL
 from mutations_fold import FOLD_IN_FULL
 from mutations_forward import FORWARD
+from mutations_memory import POOLS
 from mutations_seam import SEAM
 from mutations_service import SERVICE
 
@@ -713,7 +714,8 @@ SIMULATED: tuple[Mutation, ...] = (
         "SIM-memory",
         "freed memory is not poisoned",
         "seam/simulated/memory.py",
-        "        if self.poison:\n            ctypes.memset(self.base + start, POISON, taken_bytes)\n        self._returned",
+        "        if self.poison and number not in self._viewed:\n"
+        "            ctypes.memset(self.base + start, POISON, taken_bytes)\n        self._returned",
         "        self._returned",
         (MEMORY,),
     ),
@@ -729,8 +731,8 @@ SIMULATED: tuple[Mutation, ...] = (
         "SIM-memory",
         "a block that one stream freed is taken by another",
         "seam/simulated/memory.py",
-        "        start, taken_bytes = self._take(wanted_bytes, pool, stream)\n",
-        "        stream = 0\n        start, taken_bytes = self._take(wanted_bytes, pool, stream)\n",
+        "        start, taken_bytes, number = self._take(wanted_bytes, pool, stream)\n",
+        "        stream = 0\n        start, taken_bytes, number = self._take(wanted_bytes, pool, stream)\n",
         (MEMORY,),
     ),
     Mutation(
@@ -791,5 +793,7 @@ SIMULATED: tuple[Mutation, ...] = (
     ),
 )
 
-MUTATIONS: tuple[Mutation, ...] = SEAM + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
+MUTATIONS: tuple[Mutation, ...] = (
+    SEAM + POOLS + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
+)
 """Every break, in the order of the rules."""

@@ -17,6 +17,7 @@ CONCURRENCY = "tests/unit/fold/test_registry_concurrency.py"
 STREAMS = "tests/unit/simulated/test_simulated_streams.py"
 ORDER = "tests/conformance/seam/test_order.py"
 POINTS = "tests/conformance/seam/test_break_points.py"
+MEMORY = "tests/conformance/seam/test_memory.py"
 CROSSING = "tests/conformance/seam/test_crossing.py"
 SWITCH = "tests/unit/seam/test_switch.py"
 SIDES = "tests/conformance/seam/test_streams.py"
@@ -56,8 +57,8 @@ SEAM: tuple[Mutation, ...] = (
         "S1",
         "replay does not check the count of segments",
         "seam/graph.py",
-        "        self.check_shape()\n        pools = ",
-        "        pools = ",
+        "        self.check_shape()\n        turn = ",
+        "        turn = ",
         (SEGMENTS,),
     ),
     Mutation(
@@ -72,8 +73,8 @@ SEAM: tuple[Mutation, ...] = (
         "S2",
         "the caller's function is stored, its result is not written back",
         "seam/scope.py",
-        "self.graph.breaks.append(Break(name, run, slot, given, site))",
-        "self.graph.breaks.append(Break(name, lambda: body(*args, **kwargs), slot, given, site))",
+        "self.graph.breaks.append(Break(name, run, slot, held, site, kept.cost))",
+        "self.graph.breaks.append(Break(name, lambda: body(*args, **kwargs), slot, held, site, kept.cost))",
         (SEGMENTS,),
     ),
     Mutation(
@@ -144,7 +145,7 @@ SEAM: tuple[Mutation, ...] = (
         "S3",
         "the destination is the body's own tensor",
         "seam/slot.py",
-        "made[id(part)] = _own_copy(part.detach())",
+        "made[id(part)] = _own_copy(part.detach(), empty_strided)",
         "made[id(part)] = part.detach()",
         (SLOT,),
     ),
@@ -242,7 +243,7 @@ SEAM: tuple[Mutation, ...] = (
         "seam/scope.py",
         "    destination: Any,\n    check: CrossingCheck | None,\n) -> Callable[[], None]:\n",
         f"    destination: Any,\n    check: CrossingCheck | None,\n) -> Callable[[], None]:\n{BARE_ARGUMENTS}",
-        (SLOT,),
+        (MEMORY,),
     ),
     Mutation(
         "S5",
@@ -250,30 +251,14 @@ SEAM: tuple[Mutation, ...] = (
         "seam/scope.py",
         "modes: TorchModes, check: CrossingCheck | None\n) -> Callable[[], None]:\n",
         f"modes: TorchModes, check: CrossingCheck | None\n) -> Callable[[], None]:\n{BARE_ARGUMENTS}",
-        (SLOT,),
+        (MEMORY,),
     ),
     Mutation(
         "S5",
         "the value of a NoWriteback is not kept",
         "seam/scope.py",
-        "Break(name, run, slot, given, site)",
-        "Break(name, run, slot, None, site)",
-        (SLOT,),
-    ),
-    Mutation(
-        "S5",
-        "a graph is replayed inside a break of another one of its pool",
-        "seam/graph.py",
-        "        if any(pool is self.pool for pool in pools):\n",
-        "        if False:\n",
-        (SLOT,),
-    ),
-    Mutation(
-        "S5",
-        "a failed replay leaves its pool marked",
-        "seam/graph.py",
-        "        finally:\n            pools.pop()\n        self.replay_count += 1\n",
-        "        except KeyError:\n            raise\n        pools.pop()\n        self.replay_count += 1\n",
+        "Break(name, run, slot, held, site, kept.cost)",
+        "Break(name, run, slot, None, site, kept.cost)",
         (SLOT,),
     ),
     Mutation(
@@ -810,8 +795,8 @@ SEAM: tuple[Mutation, ...] = (
         "order",
         "the barrier comes before the warm-up",
         "seam/capture.py",
-        "            contexts.enter_context(pool.entered())\n            for point in points:\n",
-        "            contexts.enter_context(pool.entered())\n            barrier_fn, _ = None, barrier_fn and barrier_fn()\n"
+        "            turn.follow(pool)\n            for point in points:\n",
+        "            turn.follow(pool)\n            barrier_fn, _ = None, barrier_fn and barrier_fn()\n"
         "            for point in points:\n",
         (ORDER,),
     ),

@@ -14,6 +14,7 @@ from .capture import Capture
 from .device import AUTO_FREE_ON_LAUNCH, SimulatedDevice, release_pool_with
 from .errors import SimulatedDeviceError
 from .graph import SimulatedGraph
+from .ledger import SimulatedLedger
 from .program import SimulatedExec
 from .recorder import Recorder
 from .streams import Stream, current_stream, default_stream
@@ -64,6 +65,17 @@ class SimulatedPool:
     def allocated_bytes(self) -> int:
         """Bytes under live tensors of the pool."""
         return self.device.memory.allocated_bytes(self.id)
+
+    def ledger(self) -> SimulatedLedger:
+        """What the pool gives out from now on."""
+        return SimulatedLedger(self.device.memory, self.id, self._stream.id)
+
+    def follow(self, stream: Stream) -> None:
+        """Nothing to do: work runs at once."""
+
+    def poison_free(self) -> None:
+        """Set all bits of what the pool holds and no tensor uses."""
+        self.device.memory.poison_free(self.id)
 
 
 class SimulatedSegment:

@@ -79,7 +79,7 @@ class DeviceMemory:
     """One anonymous mapping of ``size_bytes``, committed page by page as it is used.
 
     With ``poison`` a block is filled with 0xFF when it is taken and again when it is freed, so that what nobody has
-    computed reads as NaN (or -1).
+    computed reads as NaN (or -1). A block that somebody has a view of is left as it is when it is freed.
     """
 
     def __init__(self, size_bytes: int, *, poison: bool = True) -> None:
@@ -95,6 +95,10 @@ class DeviceMemory:
         self._arena = _FreeRanges()
         self._arena.give(0, self.size_bytes)
         self._pools: dict[int, _PoolState] = {}
+        self._taken: dict[int, tuple[int, int]] = {}
+        self._viewed: set[int] = set()
+        self.taken_count = 0
+        """How many blocks were ever taken: a block's number says when."""
         # Finalizers may run in the middle of anything, also while the lock is held: they only append here.
         self._returned: deque[tuple[int, int, int, int]] = deque()
         self._dropped: deque[int] = deque()
@@ -117,15 +121,15 @@ class DeviceMemory:
         wanted_bytes = span_bytes(size, stride, dtype.itemsize)
         if wanted_bytes == 0:
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
-        start, taken_bytes = self._take(wanted_bytes, pool, stream)
+        start, taken_bytes, number = self._take(wanted_bytes, pool, stream)
         piece = self._view[start : start + wanted_bytes]
         if self.poison:
             ctypes.memset(self.base + start, POISON, taken_bytes)
         owner = torch.frombuffer(piece, dtype=torch.uint8)
-        weakref.finalize(piece, self._give_back, pool, stream, start, taken_bytes).atexit = False
+        weakref.finalize(piece, self._give_back, pool, stream, start, taken_bytes, number).atexit = False
         return torch.empty(0, dtype=dtype, device="cpu").set_(owner.untyped_storage(), 0, size, stride)
 
-    def _take(self, wanted_bytes: int, pool: int, stream: int) -> tuple[int, int]:
+    def _take(self, wanted_bytes: int, pool: int, stream: int) -> tuple[int, int, int]:
         taken_bytes = -(-wanted_bytes // ROUND_BYTES) * ROUND_BYTES
         with self._lock:
             self._collect()
@@ -138,7 +142,9 @@ class DeviceMemory:
                 state.reserved_bytes += taken_bytes
             state.allocated_bytes += taken_bytes
             state.live_blocks += 1
-        return start, taken_bytes
+            self.taken_count += 1
+            self._taken[start] = pool, self.taken_count
+            return start, taken_bytes, self.taken_count
 
     def _exhausted(self, wanted_bytes: int) -> OutOfSimulatedMemory:
         held = ", ".join(f"pool {pool}: {state.reserved_bytes}" for pool, state in sorted(self._pools.items()))
@@ -150,8 +156,8 @@ class DeviceMemory:
             "SimulatedDevice(memory_bytes=...)",
         )
 
-    def _give_back(self, pool: int, stream: int, start: int, taken_bytes: int) -> None:
-        if self.poison:
+    def _give_back(self, pool: int, stream: int, start: int, taken_bytes: int, number: int) -> None:
+        if self.poison and number not in self._viewed:
             ctypes.memset(self.base + start, POISON, taken_bytes)
         self._returned.append((pool, stream, start, taken_bytes))
 
@@ -163,6 +169,7 @@ class DeviceMemory:
             state.free[stream].give(start, taken_bytes)
             state.allocated_bytes -= taken_bytes
             state.live_blocks -= 1
+            self._viewed.discard(self._taken.pop(start)[1])
             self._release_if_empty(pool, state)
         while self._dropped:
             pool = self._dropped.popleft()
@@ -176,6 +183,25 @@ class DeviceMemory:
                 for start, size in ranges.ranges:
                     self._arena.give(start, size)
             del self._pools[pool]
+
+    def taken(self, address: int) -> tuple[int, int] | None:
+        """Pool and number of the block that begins at an address; None if none does. Numbers grow as blocks are taken."""
+        with self._lock:
+            self._collect()
+            return self._taken.get(address - self.base)
+
+    def note_view(self, address: int) -> None:
+        """Somebody will go on to use the block that begins at an address, in the order of a program, after it is freed."""
+        taken = self.taken(address)
+        if taken is not None:
+            self._viewed.add(taken[1])
+
+    def poison_free(self, pool: int) -> None:
+        """Fill what ``pool`` holds and no tensor uses with 0xFF."""
+        with self._lock:
+            for ranges in self._state(pool).free.values():
+                for start, size in ranges.ranges:
+                    ctypes.memset(self.base + start, POISON, size)
 
     def drop_pool(self, pool: int) -> None:
         """Nobody will capture into ``pool`` again: its space returns to the device once its last block is freed."""

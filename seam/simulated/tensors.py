@@ -53,17 +53,21 @@ class TensorParam:
         return span_bytes(self.size, self.stride, self.dtype.itemsize)
 
     def bind(self) -> torch.Tensor:
-        """A tensor over the address, owning no device memory. Inference mode must be on."""
+        """The view, made once. Inference mode must be on."""
         if self._bound is None:
-            if self.owner is not None:
-                storage, offset = self.owner, self.offset
-            else:
-                storage = self._memory.storage
-                offset = (self.storage_address - self._memory.base) // self.dtype.itemsize + self.offset
-            bound = torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, offset, self.size, self.stride)
-            bound = torch._conj(bound) if self.conj else bound
-            self._bound = torch._neg_view(bound) if self.neg else bound
+            self._bound = self.view()
         return self._bound
+
+    def view(self) -> torch.Tensor:
+        """A tensor over the address, owning no device memory."""
+        if self.owner is not None:
+            storage, offset = self.owner, self.offset
+        else:
+            storage = self._memory.storage
+            offset = (self.storage_address - self._memory.base) // self.dtype.itemsize + self.offset
+        bound = torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, offset, self.size, self.stride)
+        bound = torch._conj(bound) if self.conj else bound
+        return torch._neg_view(bound) if self.neg else bound
 
     def describe(self) -> dict[str, Any]:
         """JSON-able."""

@@ -201,10 +201,10 @@ class CountingBackend:
 
     def new_pool(self, stream: Any = None) -> Any:
         from contextlib import nullcontext
-        from types import SimpleNamespace
+        from unittest.mock import Mock
 
-        stream = SimpleNamespace(synchronize=lambda: None)
-        return SimpleNamespace(stream=stream, current_stream=lambda: stream, entered=nullcontext, reserved_bytes=lambda: 0)
+        stream = Mock()
+        return Mock(stream=stream, current_stream=lambda: stream, entered=nullcontext, ledger=lambda: None)
 
     def begin_capture(self, pool: Any, *, segment: Any = None, capture_error_mode: str = "thread_local") -> None:
         self.begun += 1

@@ -1,0 +1,261 @@
+"""Memory of the seam: what crosses a break and who holds it, and one graph of a pool at a time."""
+
+from __future__ import annotations
+
+from mutation import Mutation
+
+__all__ = ["POOLS"]
+
+BRIDGES = "seam/memory.py"
+BRIDGES_TESTS = "tests/conformance/seam/test_memory.py"
+TURNS = "seam/turns.py"
+TURNS_TESTS = "tests/conformance/seam/test_turns.py"
+LEDGER = "seam/cuda_memory.py"
+LEDGER_TESTS = "tests/unit/seam/test_cuda_pool.py"
+
+_ROWS: tuple[tuple[str, str, str, str, str, str], ...] = (
+    (
+        "M2",
+        "the result of a break is not taken from the pool",
+        "seam/scope.py",
+        "passed, empty = storages_of((args, kwargs)), bridges.empty_strided",
+        "passed, empty = storages_of((args, kwargs)), torch.empty_strided",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "the arguments of a break are held",
+        BRIDGES,
+        "        crossing_args = tuple(self._lend(part, lent) for part in args)\n",
+        "        crossing_args = tuple(args)\n",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "arguments in tuples are held",
+        BRIDGES,
+        '        if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make")):\n',
+        "        if False:\n",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "arguments that are passed by name are held",
+        BRIDGES,
+        "{name: self._lend(part, lent) for name, part in kwargs.items()}",
+        "dict(kwargs)",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "the destination of a result is held",
+        BRIDGES,
+        "map_leaves(given, lambda part: self._lend(part, lent)) if lend_result else given",
+        "given",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "the slot of a break holds its destination",
+        "seam/scope.py",
+        "                slot.destination = kept.destination\n",
+        "",
+        BRIDGES_TESTS,
+    ),
+    (
+        "S5",
+        "what another graph of the pool made is lent",
+        "seam/simulated/ledger.py",
+        " and taken[1] > self._before",
+        "",
+        BRIDGES_TESTS,
+    ),
+    (
+        "S5",
+        "what another pool gave out is lent",
+        "seam/simulated/ledger.py",
+        " and taken[0] == self._pool",
+        "",
+        BRIDGES_TESTS,
+    ),
+    (
+        "S5",
+        "a list is copied with views in it",
+        BRIDGES,
+        "        if type(value) is tuple or (",
+        "        if type(value) in (tuple, list) or (",
+        BRIDGES_TESTS,
+    ),
+    (
+        "S5",
+        "a tensor that requires a gradient is lent",
+        BRIDGES,
+        "            and not tensor.requires_grad\n",
+        "",
+        BRIDGES_TESTS,
+    ),
+    (
+        "S5",
+        "the destination of a slot that is shared is lent",
+        "seam/scope.py",
+        "            elif point.slot is not None:  # the slot's destination outlives this graph\n",
+        "            elif False:\n",
+        "tests/conformance/seam/test_slot.py",
+    ),
+    (
+        "M2",
+        "what is held is not counted",
+        BRIDGES,
+        "(own or self._made_here(tensor))",
+        "own",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "a result that is held is not counted",
+        BRIDGES,
+        "(own or self._made_here(tensor))",
+        "self._made_here(tensor)",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "the caller's own buffers are counted",
+        BRIDGES,
+        'own = whose == "seam" and storage.data_ptr() not in passed',
+        "own = storage.data_ptr() not in lent",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "what is free is not poisoned before a replay",
+        "seam/graph.py",
+        "            if self.poisons:\n",
+        "            if False:\n",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M2",
+        "every check poisons",
+        "seam/capture.py",
+        "graph.poisons = check is CrossingCheck.POISON",
+        "graph.poisons = True",
+        BRIDGES_TESTS,
+    ),
+    (
+        "SIM-memory",
+        "what somebody has a view of is poisoned when it is freed",
+        "seam/simulated/memory.py",
+        "        if self.poison and number not in self._viewed:\n",
+        "        if self.poison:\n",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M1",
+        "a capture takes no turn",
+        "seam/capture.py",
+        '            contexts.enter_context(turn.taken(pool, "captured", graph.label, CaptureError))\n',
+        "",
+        TURNS_TESTS,
+    ),
+    (
+        "M1",
+        "a turn is waited for",
+        TURNS,
+        "self._lock.acquire(blocking=False)",
+        "self._lock.acquire(timeout=2)",
+        TURNS_TESTS,
+    ),
+    (
+        "M1",
+        "a failed replay keeps the turn",
+        TURNS,
+        "        try:\n            yield\n        finally:\n            self._lock.release()\n",
+        "        yield\n        self._lock.release()\n",
+        TURNS_TESTS,
+    ),
+    (
+        "M1",
+        "a replay does not follow the stream before",
+        "seam/graph.py",
+        "            turn.follow(pool)\n",
+        "",
+        TURNS_TESTS,
+    ),
+    (
+        "M1",
+        "a capture leaves no stream to follow",
+        "seam/capture.py",
+        "            turn.follow(pool)\n",
+        "",
+        TURNS_TESTS,
+    ),
+    (
+        "M1",
+        "every replay waits for the one before",
+        TURNS,
+        "        if before is not None and before != current:\n",
+        "        if before is not None:\n",
+        TURNS_TESTS,
+    ),
+    (
+        "S5",
+        "CUDA: a block that was taken before counts as made here",
+        LEDGER,
+        "        if at >= 0 and self._before[at][1] > start:\n",
+        "        if False:\n",
+        LEDGER_TESTS,
+    ),
+    (
+        "S5",
+        "CUDA: a block that reaches into one that was taken before counts as made here",
+        LEDGER,
+        "return at + 1 >= len(self._before) or self._before[at + 1][0] >= end",
+        "return True",
+        LEDGER_TESTS,
+    ),
+    (
+        "S5",
+        "CUDA: memory of other pools counts as the pool's",
+        LEDGER,
+        "        if not held:\n            return False\n",
+        "",
+        LEDGER_TESTS,
+    ),
+    (
+        "M2",
+        "CUDA: a segment that the pool got later is not found",
+        LEDGER,
+        "        if held is None and start not in self._unknown:\n",
+        "        if False:\n",
+        LEDGER_TESTS,
+    ),
+    (
+        "M2",
+        "CUDA: an address that nobody knows is looked up every time",
+        LEDGER,
+        "                self._unknown.add(start)\n",
+        "                pass\n",
+        LEDGER_TESTS,
+    ),
+    (
+        "M2",
+        "CUDA: a block that is in use counts as free",
+        LEDGER,
+        '        if block["state"] == _INACTIVE\n    ]',
+        "    ]",
+        LEDGER_TESTS,
+    ),
+    (
+        "S5",
+        "CUDA: what was free when the ledger was opened counts as taken",
+        LEDGER,
+        '            if block["state"] != _INACTIVE\n        )',
+        "        )",
+        LEDGER_TESTS,
+    ),
+)
+
+POOLS: tuple[Mutation, ...] = tuple(
+    Mutation(rule, breaks, file, old, new, (target,)) for rule, breaks, file, old, new, target in _ROWS
+)
