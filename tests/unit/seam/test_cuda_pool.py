@@ -56,9 +56,16 @@ class Allocator:
 def allocator() -> Allocator:
     return Allocator(
         segment(0x30000, OTHERS, (0x1000, "active_allocated"), (0x1000, "inactive")),
-        segment(0x10000, OURS, (0x1000, "inactive"), (0x800, "active_allocated"), (0x800, "active_pending_free"), (0x1000, "inactive")),
+        segment(
+            0x10000,
+            OURS,
+            (0x1000, "inactive"),
+            (0x800, "active_allocated"),
+            (0x800, "active_pending_free"),
+            (0x1000, "inactive"),
+        ),
         segment(0x10000, OURS, (0x4000, "active_allocated"), device=1),
-    )  # fmt: skip
+    )
 
 
 def test_free_blocks_are_those_that_nobody_uses(allocator: Allocator) -> None:
