@@ -15,6 +15,7 @@ from graphdedup.capabilities import Capabilities
 from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.errors import GraphDedupError
 from graphdedup.export import answer, graphs_file
+from graphdedup.footprint import modelled_exec_bytes
 from graphdedup.graphs_file import GraphsFile
 from graphdedup.group import Member
 from graphdedup.plan import plan_digest
@@ -236,6 +237,15 @@ class DedupBackend:
         registry = self._registry("nothing is measured")
         self.seal()
         return snapshot.footprint(registry)
+
+    def modelled_exec_bytes(self) -> int | None:
+        """Device bytes of the live executables by the table in docs/memory-model.md; None where the fold is switched off.
+
+        For plans: what is measured moves in steps of 2 MB, in which the executables of a few graphs do not show.
+        """
+        if self.registry is None:
+            return None
+        return sum(modelled_exec_bytes(one.node_count)[0] for group in self.registry.groups() for one in group.executables)
 
     def plan_digest(self) -> str:
         """32 hexadecimal digits, equal in every process that captured and folded the same graphs alike.

@@ -26,6 +26,7 @@ from seam.graph import Break, BreakableGraph, BreakMet, GraphCounts, GraphState
 from seam.memory import CrossingBytes
 from seam.mode import CaptureConfig, Mode
 from seam.piecewise import Piecewise, piecewise
+from seam.plan import MemoryPlan, PlanRow
 from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
 from seam.stamp import Stamped
 
@@ -48,9 +49,11 @@ __all__ = [
     "GraphState",
     "Handle",
     "Input",
+    "MemoryPlan",
     "Mode",
     "NoWriteback",
     "Piecewise",
+    "PlanRow",
     "Pool",
     "ReplayError",
     "SeamError",

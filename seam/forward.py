@@ -22,6 +22,7 @@ from seam.forward_report import ForwardReport, ShapeRow
 from seam.graph import BreakableGraph
 from seam.mode import CaptureConfig, Mode
 from seam.piecewise import Piecewise, piecewise
+from seam.plan import MemoryPlan, PhaseSamples, Sample, predict, sample_shapes
 
 __all__ = ["CapturedForward"]
 
@@ -121,6 +122,7 @@ class CapturedForward:
         nowhere = backend is None and not torch.cuda.is_available()
         self.backend = _default(backend)
         self._pool = pool
+        self._plan: MemoryPlan | None = None
         device = _device_of(self.backend)
         self._phases = {
             name: self._phase(name, sizes, Mode.DISABLED if nowhere else self.config.mode(name), compiler)
@@ -165,14 +167,71 @@ class CapturedForward:
                 with self._session(phase.name):
                     for shape in reversed(phase.ladder):
                         if shape not in phase.shapes:
-                            phase.shapes[shape] = self._capture(phase, shape)
+                            phase.shapes[shape] = self._capture(phase, shape, self._own_pool(), phase.outputs)
             finally:
                 phase.each = phase.outputs.rows_each()
         return self
 
-    def _capture(self, phase: _Phase, shape: int) -> _Shape:
+    def plan(self, samples: Mapping[str, tuple[int, int]] | None = None) -> MemoryPlan:
+        """Predict what all shapes will take, from captures of two of the smaller ones, which are dropped again.
+
+        Pool and outputs are taken to grow with the shape as from one sample to the other; what grows otherwise, such as scores
+        of every token with every other one, is not. :meth:`report` shows the prediction beside what was measured then.
+
+        Args:
+            samples: for each phase the two shapes of its ladder to capture; by default those nearest to an eighth and a quarter
+                of the largest one.
+
+        Raises:
+            CaptureError: a sample is no shape of its ladder; or as :meth:`capture` does.
+        """
+        chosen = dict(samples or {})
+        for name, shapes in chosen.items():
+            if len(shapes) != 2 or not set(shapes) <= set(self._of(name).ladder):
+                raise self._refused(f"samples {shapes} of {name} are no two shapes of its ladder", "name two of its shapes")
+        found = {
+            phase.name: self._sample(phase, sorted(chosen.get(phase.name) or sample_shapes(phase.ladder)))
+            for phase in self._phases.values()
+            if phase.mode is not Mode.DISABLED and not settings.disabled()
+        }
+        self._plan = predict(self.label, self.inputs.bytes, found)
+        return self._plan
+
+    @torch.no_grad()
+    def _sample(self, phase: _Phase, shapes: Sequence[int]) -> PhaseSamples:
+        taken: list[tuple[Sample, _Shape]] = []
+        before = self._exec_bytes()
+        try:
+            for shape in shapes:
+                outputs = OutputBuffers()
+                pool = self.backend.new_pool(self._own_pool().stream)  # a library may keep memory for each stream
+                with self._session(f"{phase.name} plan"):
+                    held = self._capture(phase, shape, pool, outputs)
+                now = self._exec_bytes()
+                sample = Sample(
+                    shape=shape,
+                    pool_bytes=pool.reserved_bytes(),
+                    output_bytes=outputs.bytes,
+                    held_bytes=held.graph.crossing.held_bytes,
+                    exec_bytes=None if now is None or before is None else now - before,
+                )
+                taken.append((sample, held))
+        finally:
+            for _, held in taken:
+                held.graph.close()
+        (low, _), (high, _) = taken
+        return PhaseSamples(phase.ladder, (low, high), self._share_outputs)
+
+    def _own_pool(self) -> Pool:
         if self._pool is None:
             self._pool = self.backend.new_pool()
+        return self._pool
+
+    def _exec_bytes(self) -> int | None:
+        tell: Callable[[], int | None] | None = getattr(self.backend, "modelled_exec_bytes", None)
+        return tell() if tell is not None else None
+
+    def _capture(self, phase: _Phase, shape: int, pool: Pool, buffers: OutputBuffers) -> _Shape:
         inputs = self.inputs.views(shape)
         where = f"{self.label} {phase.name} bs={shape}"
         if isinstance(phase.function, Piecewise):
@@ -180,19 +239,19 @@ class CapturedForward:
 
         def warm_up() -> None:
             for _ in range(self._warmup_count):
-                phase.outputs.size_for(phase.function(**inputs), where)
+                buffers.size_for(phase.function(**inputs), where)
 
         graph = BreakableGraph(self.backend, label=where)
         mode = Mode.BREAKABLE if self._eager else phase.mode
         expected = None if self._eager else self._expected.get(phase.name)
         try:
             with (
-                capture(graph, self._pool, mode=mode, warmup=warm_up, expect_breaks=expected, **self._how),
+                capture(graph, pool, mode=mode, warmup=warm_up, expect_breaks=expected, **self._how),
                 self._only_compiled(phase),
             ):
                 outputs = phase.function(**inputs)
                 if self._share_outputs:
-                    outputs = phase.outputs.keep(outputs, shape, where)
+                    outputs = buffers.keep(outputs, shape, where)
         except BaseException:
             graph.close()
             raise
@@ -298,15 +357,26 @@ class CapturedForward:
             for phase in self._phases.values()
             for shape, held in sorted(phase.shapes.items())
         ]
+        input_bytes = self.inputs.bytes
+        output_bytes = sum(phase.outputs.bytes for phase in self._phases.values())
+        pool_bytes = self._pool.reserved_bytes() if self._pool is not None else 0
+        crossing = [held.graph.crossing for phase in self._phases.values() for held in phase.shapes.values()]
+        held_bytes = sum(cost.held_bytes for cost in crossing)
+        plan = self._plan
+        if plan is not None and rows:
+            measured = {"inputs": input_bytes, "outputs": output_bytes, "pool": pool_bytes, "held for breaks": held_bytes}
+            plan = plan.measured(measured | {"execs": self._exec_bytes()})
         return ForwardReport(
             label=self.label,
             config=",".join(f"{phase.name}={phase.mode}" for phase in self._phases.values()),
             rows=tuple(rows),
             uncaptured_calls={phase.name: phase.uncaptured_calls for phase in self._phases.values()},
             refused_calls={phase.name: phase.refused_calls for phase in self._phases.values()},
-            input_bytes=self.inputs.bytes,
-            output_bytes=sum(phase.outputs.bytes for phase in self._phases.values()),
-            pool_bytes=self._pool.reserved_bytes() if self._pool is not None else 0,
+            input_bytes=input_bytes,
+            output_bytes=output_bytes,
+            pool_bytes=pool_bytes,
+            held_bytes=held_bytes,
+            plan=plan,
         )
 
     def close(self) -> None:

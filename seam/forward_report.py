@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from seam.plan import MemoryPlan
+
 __all__ = ["ForwardReport", "ShapeRow"]
 
 
@@ -36,6 +38,10 @@ class ForwardReport:
     input_bytes: int
     output_bytes: int
     pool_bytes: int
+    held_bytes: int = 0
+    """Held for breaks alone, of the pool and outside of it: see :class:`seam.CrossingBytes`."""
+    plan: MemoryPlan | None = None
+    """What :meth:`seam.CapturedForward.plan` predicted, if it was asked, and what was measured since."""
 
     @property
     def padding(self) -> float:
@@ -60,5 +66,8 @@ class ForwardReport:
         for what, calls in (("not captured", self.uncaptured_calls), ("refused", self.refused_calls)):
             if any(calls.values()):
                 lines.append(f"calls {what}: {', '.join(f'{phase} {count}' for phase, count in calls.items() if count)}")
-        lines.append(f"bytes: inputs {self.input_bytes:,}, outputs {self.output_bytes:,}, pool {self.pool_bytes:,}")
+        held = f", held for breaks {self.held_bytes:,}" if self.held_bytes else ""
+        lines.append(f"bytes: inputs {self.input_bytes:,}, outputs {self.output_bytes:,}, pool {self.pool_bytes:,}{held}")
+        if self.plan is not None:
+            lines.append(self.plan.to_text())
         return "\n".join(lines)

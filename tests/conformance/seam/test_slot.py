@@ -247,6 +247,33 @@ def test_a_later_capture_may_use_the_slot_again(backend: seam.GraphBackend, devi
         graph.close()
 
 
+def test_a_slot_that_is_shared_has_memory_of_its_own(backend: seam.GraphBackend, device: str) -> None:
+    """S3: graphs of other pools write there, so no pool may give it to anyone."""
+    shared = seam.BreakSlot("shared")
+
+    @seam.eager_break(slot=shared)
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    x = torch.zeros(256, device=device)
+    pool = backend.new_pool()
+    first, second, third = (seam.BreakableGraph(backend) for _ in range(3))
+    with seam.capture(first, pool=pool):
+        body(x)
+    with seam.capture(second):
+        y = body(x) + 1
+    with seam.capture(third, pool=pool):
+        z = x + 100
+    for value in (1, 5, 2):
+        x.fill_(value)
+        third.replay()
+        second.replay()
+        assert y.tolist() == [2 * value + 1] * 256
+        assert z.tolist() == [value + 100] * 256
+    for graph in (first, second, third):
+        graph.close()
+
+
 def test_the_destination_outlives_the_frame_that_made_it(backend: seam.GraphBackend, device: str) -> None:
     """S3, S5: the break's own tensors are long gone, and everything freed was handed out again."""
     x = torch.zeros(1024, device=device)
