@@ -163,7 +163,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, str], ...] = (
         "a turn is waited for",
         TURNS,
         "self._lock.acquire(blocking=False)",
-        "self._lock.acquire(timeout=2)",
+        "self._lock.acquire(timeout=20)",
         TURNS_TESTS,
     ),
     (
@@ -256,6 +256,78 @@ _ROWS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ),
 )
 
+PLAN = "seam/plan.py"
+PLAN_TESTS = "tests/conformance/seam/test_plan.py"
+
+_PLAN_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "a figure is that of the larger sample",
+        PLAN,
+        "return max(0, round(first + (second - first) * (shape - low.shape) / (high.shape - low.shape)))",
+        "return second",
+    ),
+    (
+        "a falling line goes below nothing",
+        PLAN,
+        "return max(0, round(first",
+        "return max(-(1 << 60), round(first",
+    ),
+    (
+        "outputs that are not shared are left out of the pool",
+        PLAN,
+        "rest = 0 if self.shares_outputs else sum",
+        "rest = 0 if True else sum",
+    ),
+    (
+        "phases that share a pool are added up",
+        PLAN,
+        'PlanRow("pool", max((phase.pool_bytes() for phase in known), default=0))',
+        'PlanRow("pool", sum(phase.pool_bytes() for phase in known))',
+    ),
+    (
+        "what is held is told for the largest shape only",
+        PLAN,
+        'sum(phase.at("held_bytes", shape) for phase in known for shape in phase.ladder)',
+        'sum(phase.at("held_bytes", phase.ladder[-1]) for phase in known)',
+    ),
+    (
+        "executables are told of the samples only",
+        PLAN,
+        "return first + (second - first) * (shapes - 1)",
+        "return second",
+    ),
+    (
+        "the samples' graphs stay",
+        "seam/forward.py",
+        "            for _, held in taken:\n                held.graph.close()\n",
+        "            pass\n",
+    ),
+    (
+        "the samples take the pool of the forward",
+        "seam/forward.py",
+        "pool = self.backend.new_pool(self._own_pool().stream)",
+        "pool = self._own_pool()",
+    ),
+    (
+        "the samples size the buffers of the ladder",
+        "seam/forward.py",
+        "                outputs = OutputBuffers()\n                pool",
+        "                outputs = phase.outputs\n                pool",
+    ),
+    (
+        "a sample may be any size",
+        "seam/forward.py",
+        "if len(shapes) != 2 or not set(shapes) <= set(self._of(name).ladder):",
+        "if len(shapes) != 2:",
+    ),
+    (
+        "the report says nothing of what was measured",
+        "seam/forward.py",
+        '            plan = plan.measured(measured | {"execs": self._exec_bytes()})\n',
+        "            pass\n",
+    ),
+)
+
 POOLS: tuple[Mutation, ...] = tuple(
     Mutation(rule, breaks, file, old, new, (target,)) for rule, breaks, file, old, new, target in _ROWS
-)
+) + tuple(Mutation("plan", breaks, file, old, new, (PLAN_TESTS,)) for breaks, file, old, new in _PLAN_ROWS)

@@ -30,7 +30,7 @@ class Layers:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(self.count):
             out = torch.empty_like(x) if self.in_place else None
-            x = (self.attention(x + 1, (x, x * 1), out) - x) % 97
+            x = (self.attention(x + 1, (x, x * 1), out=out) - x) % 97
         return x
 
     def expected(self, x: torch.Tensor) -> torch.Tensor:

@@ -50,7 +50,7 @@ def test_another_threads_replay_in_the_same_pool_is_refused(backend: seam.GraphB
     def during() -> None:
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        thread.join(60)
+        thread.join(10)
 
     graph, x, y = captured(backend, device, pool, "first", during)
     for value in (10, 0, 1):
