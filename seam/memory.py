@@ -80,20 +80,24 @@ class Bridges:
             given: what the captured program gets as the result.
             lend_result: whether the result is written back and nobody else holds its destination.
         """
-        lent: dict[int, int] = {}
+        lent = _Lent()
         crossing_args = tuple(self._lend(part, lent) for part in args)
         crossing_kwargs = {name: self._lend(part, lent) for name, part in kwargs.items()}
         destination = map_leaves(given, lambda part: self._lend(part, lent)) if lend_result else given
-        held = self._held((args, dict(kwargs)), given, lent)
-        return Crossing(crossing_args, crossing_kwargs, destination, CrossingBytes(sum(lent.values()), held))
+        passed = storages_of((args, dict(kwargs)))
+        held = self._held((crossing_args, crossing_kwargs), lent) | self._held(destination, lent, own_beside=passed)
+        shared = sum(size for address, size in lent.sizes.items() if address not in held)
+        return Crossing(crossing_args, crossing_kwargs, destination, CrossingBytes(shared, sum(held.values())))
 
-    def _lend(self, value: Any, lent: dict[int, int]) -> Any:
+    def _lend(self, value: Any, lent: _Lent) -> Any:
         if isinstance(value, torch.Tensor):
             if self._ledger is None or not self._may_be_lent(value):
                 return value
             storage = value.untyped_storage()
-            lent[storage.data_ptr()] = storage.nbytes()
-            return self._ledger.view(value)
+            lent.sizes[storage.data_ptr()] = storage.nbytes()
+            view = self._ledger.view(value)
+            lent.views.append(view)
+            return view
         if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_make")):
             parts = [self._lend(part, lent) for part in value]
             if all(new is old for new, old in zip(parts, value, strict=True)):
@@ -113,16 +117,29 @@ class Bridges:
     def _made_here(self, tensor: torch.Tensor) -> bool:
         return self._ledger is not None and tensor.numel() > 0 and self._ledger.made_here(tensor)
 
-    def _held(self, arguments: Any, given: Any, lent: Mapping[int, int]) -> int:
-        """Bytes that are held for the break alone: of the pool, or the seam's own copy of a result."""
+    def _held(self, kept: Any, lent: _Lent, own_beside: set[int] | None = None) -> dict[int, int]:
+        """Address and bytes of what is held for the break alone: of the pool, or outside of it a result that the seam copied.
+
+        Args:
+            kept: what the seam keeps.
+            lent: what of it are views.
+            own_beside: for a result: storages of the arguments, which the caller owns; any other one is the seam's.
+        """
+        views = {id(view) for view in lent.views}
         held: dict[int, int] = {}
-        passed = storages_of(arguments)
-        for whose, value in (("caller", arguments), ("seam", given)):
-            for _, tensor in tensors_in(value):
-                if tensor.layout is not torch.strided or not tensor.numel():
-                    continue
-                storage = tensor.untyped_storage()
-                own = whose == "seam" and storage.data_ptr() not in passed
-                if storage.data_ptr() not in lent and (own or self._made_here(tensor)):
-                    held[storage.data_ptr()] = storage.nbytes()
-        return sum(held.values())
+        for _, tensor in tensors_in(kept):
+            if id(tensor) in views or tensor.layout is not torch.strided or not tensor.numel():
+                continue
+            storage = tensor.untyped_storage()
+            own = own_beside is not None and storage.data_ptr() not in own_beside
+            if own or self._made_here(tensor):
+                held[storage.data_ptr()] = storage.nbytes()
+        return held
+
+
+class _Lent:
+    """What was lent of one break: the storages' bytes by address, and the views."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.views: list[torch.Tensor] = []

@@ -157,8 +157,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "forward",
         "after close the graphs live on",
         CAPTURED,
-        "                held.graph.close()\n",
-        "                pass\n",
+        "                _, held = phase.shapes.popitem()\n                held.graph.close()\n",
+        "                _, held = phase.shapes.popitem()\n",
         (FORWARD_TESTS,),
     ),
     (

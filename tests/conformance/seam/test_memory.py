@@ -182,6 +182,31 @@ def test_tensors_in_a_list_are_held_and_counted(backend: seam.GraphBackend, devi
     graph.close()
 
 
+def test_arguments_by_name_are_shared_and_count_once(backend: seam.GraphBackend, device: str) -> None:
+    """A tensor that is held in one place is held, however often it is passed otherwise."""
+    seen: list[Any] = []
+
+    @seam.eager_break
+    def body(first: torch.Tensor, *, second: torch.Tensor, more: list[torch.Tensor]) -> None:
+        seen.append([part[0].item() for part in (first, second, *more)])
+
+    x = torch.zeros(256, device=device)
+    costs = []
+    for in_list in (False, True):
+        graph = seam.BreakableGraph(backend)
+        with seam.capture(graph):
+            made = x + 1
+            body(made, second=made if in_list else x * 3, more=[made] if in_list else [])
+            del made
+        costs.append(graph.crossing)
+        for value in (1, 5, 2):
+            x.fill_(value)
+            graph.replay()
+            assert seen[-1] == ([value + 1] * 3 if in_list else [value + 1, 3 * value])
+        graph.close()
+    assert costs == [seam.CrossingBytes(2 * KIB, 0), seam.CrossingBytes(0, 1 * KIB)]
+
+
 @pytest.mark.parametrize("written_back", [True, False])
 def test_another_graphs_output_is_held(written_back: bool, backend: seam.GraphBackend, device: str) -> None:
     """S5: it lies in the pool, yet this graph does not write it; were it a view, a third graph would take its memory."""
