@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,8 @@ from graphdedup.registry import Registry
 from graphdedup.report.model import FootprintReport
 from graphdedup.session import EndedSessions, SessionLog
 from graphdedup.stats import Stats
-from graphdedup.topology import Topology
-from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
+from graphdedup.topology import Node, Topology
+from seam.backend import GraphBackend, Handle, HostCopy, Pool, SegmentInfo
 
 if TYPE_CHECKING:
     from graphdedup.verify import Verifier
@@ -265,6 +265,13 @@ class DedupBackend:
         member = self._member(handle)
         return registry.driver.topology(member.raw, label=str(member.segment))
 
+    def host_copies(self, handle: DedupHandle) -> tuple[HostCopy, ...]:
+        """Copies of a captured segment between host and device, for the seam; none are told where the fold is switched off."""
+        member = handle.member
+        if self.registry is None or member is None or member.raw is None or not member.host_copies:
+            return ()
+        return tuple(_host_copies(self.registry.driver.topology(member.raw).nodes))
+
     def explain(self, handle: DedupHandle, other: DedupHandle | None = None) -> str:
         """Why two captured segments fold or do not, in one or a few lines; alone, against the group nearest to it.
 
@@ -300,3 +307,14 @@ class DedupBackend:
                 remedy=f"construct DedupBackend with enabled=True, or unset {settings.DISABLE}",
             )
         return self.registry
+
+
+def _host_copies(nodes: Iterable[Node]) -> Iterator[HostCopy]:
+    """Ends of copies that lie on the host, or where the driver does not tell: then it is no device's."""
+    for node in nodes:
+        if node.child is not None:
+            yield from _host_copies(node.child.nodes)
+        elif node.memory is not None and node.parameters["height"] <= 1 and node.parameters["depth"] <= 1:
+            for side, end in zip(node.memory, ("source", "destination"), strict=True):
+                if side in ("host", "unknown"):
+                    yield HostCopy(node.parameters[end], node.parameters["width_bytes"], end == "source")

@@ -67,6 +67,8 @@ class Member:
     node_count: int = 0
     opaque_nodes: int = 0
     """Nodes of which the driver would not tell everything."""
+    host_copies: bool = False
+    """Whether copies in it read or write host memory."""
     shape: str = ""
     """Digest of node kinds and edges; equal in every process."""
     clustered: int = 0

@@ -140,6 +140,7 @@ class Registry:
             member.node_count = len(record.nodes)
             member.opaque_nodes = sum(bool(node.unreadable) for node in record.nodes)
             member.shape = shape_digest(record)
+            member.host_copies = record.host_copies
             member.uses = uses(record.nodes)
             member.clustered = sum(1 << index for index, node in enumerate(record.nodes) if any(node.cluster))
             if record.pass_through:

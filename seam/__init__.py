@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from seam.backend import GraphBackend, Handle, Pool, SegmentInfo
+from seam.baked import Baked, BakedKind
 from seam.break_at import BreakAt, break_at
 from seam.breaks import eager_break, graph_break
 from seam.buffers import Input
@@ -31,6 +32,8 @@ from seam.slot import BreakSlot, NoWriteback, copy_output, register_output_type
 from seam.stamp import Stamped
 
 __all__ = [
+    "Baked",
+    "BakedKind",
     "Break",
     "BreakAt",
     "BreakError",

@@ -10,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["GraphBackend", "Handle", "Ledger", "Pool", "SegmentInfo"]
+__all__ = ["GraphBackend", "Handle", "HostCopy", "Ledger", "Pool", "SegmentInfo"]
 
 Handle = Any
 """A captured segment, opaque to everyone but the backend that made it."""
+
+
+class HostCopy(NamedTuple):
+    """A captured copy between host and device. A backend that can tell has ``host_copies(handle)``, a tuple of these."""
+
+    address: int
+    """Where it lies on the host."""
+    size_bytes: int
+    to_device: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from seam import active
 from seam.backend import GraphBackend, Handle, Pool
+from seam.baked import Baked
 from seam.counters import count
 from seam.errors import CaptureError, ReplayError
 from seam.memory import CrossingBytes
@@ -98,6 +99,7 @@ class BreakableGraph:
         breaks: the breaks; always one fewer than the segments (rule S1).
         pool: the pool that was captured into, to be shared with other graphs: ``seam.capture(other, pool=graph.pool)``.
         break_points: what the capture met, also if it failed.
+        baked: what the capture holds from the host as it was: see :class:`seam.Baked`.
         error: the first error of a capture that failed, as text (an exception would keep the failed frames alive).
         poisons: whether each replay first poisons what its pool holds for nobody, for debugging.
     """
@@ -109,6 +111,8 @@ class BreakableGraph:
         self.segments: list[Handle] = []
         self.breaks: list[Break] = []
         self.break_points: list[BreakMet] = []
+        self.baked: list[Baked] = []
+        self._host_memory: list[Any] = []
         self.met_count = self.fork_count = self.join_count = 0
         self.pool: Pool | None = None
         self.mode = Mode.BREAKABLE
@@ -227,6 +231,10 @@ class BreakableGraph:
         self.break_points.clear()
         self.met_count = self.fork_count = self.join_count = 0
 
+    def _hold(self, source: Any) -> None:
+        """Keep host memory that a segment names for as long as the segment."""
+        self._host_memory.append(source)
+
     def _succeed(self) -> None:
         self.check_shape()
         self.state = GraphState.CAPTURED
@@ -244,6 +252,8 @@ class BreakableGraph:
             _release(self.backend, self.segments)
         finally:
             self.breaks.clear()
+            self.baked.clear()
+            self._host_memory.clear()
             self.pool = None
             self.replay_count = 0
             if state is not GraphState.FAILED:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from seam.backend import Pool, SegmentInfo
+from seam.backend import HostCopy, Pool, SegmentInfo
+from seam.baked import Baked, BakedKind, numbers_in, scalars_in, sources_of
 from seam.counters import count
 from seam.crossing import CrossingCheck
 from seam.errors import BreakError, CaptureError, SeamError
@@ -110,6 +111,23 @@ class CaptureScope:
             raise self._unjoined(error) from error
         self.graph.segments.append(handle)
         count("segments")
+        self._note_host_copies(handle)
+
+    def _note_host_copies(self, handle: Any) -> None:
+        """List what the segment copies from and to the host, and hold the memory; say so where nobody has it any more."""
+        tell = getattr(self.graph.backend, "host_copies", None)
+        copies: tuple[HostCopy, ...] = tell(handle) if tell is not None else ()
+        if not copies:
+            return
+        where = f"{self.graph.label} segment {len(self.graph.segments) - 1}"
+        for copy, source in zip(copies, sources_of(copies), strict=True):
+            kind = BakedKind.COPY_FROM_HOST if copy.to_device else BakedKind.COPY_TO_HOST
+            baked = Baked(kind, f"{copy.size_bytes} bytes at {copy.address:#x}", where, kept=source is not None)
+            self.graph.baked.append(baked)
+            if source is None:
+                _log.warning("%s: keep the CPU tensor for as long as the graph, or copy in a break", baked)
+            else:
+                self.graph._hold(source)
 
     def count_streams(self) -> None:
         """The scope is over: its forks and joins go to the graph and to the process's counts."""
@@ -189,6 +207,7 @@ class CaptureScope:
                 kept = bridges.cross(args, kwargs, given, lend_result=True)
                 slot.destination = kept.destination
                 run = _with_writeback(call, name, kept.args, kept.kwargs, modes, kept.destination, self._check)
+            self._note_scalars(name, args, kwargs, given)
             self.graph.breaks.append(Break(name, run, slot, held, site, kept.cost))
             count("breaks")
             self.begin_segment(f"{name} ({site})")
@@ -199,6 +218,14 @@ class CaptureScope:
             self.drop_segment()
             raise
         return given
+
+    def _note_scalars(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any) -> None:
+        """List the Python numbers that cross a break: no replay sees other ones."""
+        found = list(scalars_in(args, f"argument of {name} "))
+        for key, value in kwargs.items():
+            found += scalars_in(value, f"argument of {name} {key}")
+        self.graph.baked += [Baked(BakedKind.ARGUMENT, repr(value), where) for where, value in found]
+        self.graph.baked += [Baked(BakedKind.RESULT, repr(value), f"result of {name}") for value in numbers_in(given)]
 
     def check_expected(self, expected: int | Sequence[str] | None) -> None:
         """Compare the break points met with those expected (S13); those that are not enabled are none.

@@ -330,6 +330,57 @@ _PLAN_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 
+BAKED = "seam/baked.py"
+BAKED_TESTS = "tests/conformance/seam/test_baked.py"
+
+_BAKED_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "arguments by name are not listed",
+        "seam/scope.py",
+        "        for key, value in kwargs.items():\n            found",
+        "        for key, value in ():\n            found",
+    ),
+    ("numbers of a result are not listed", "seam/scope.py", "for value in numbers_in(given)]", "for value in ()]"),
+    ("numbers in tuples are not listed", BAKED, "    elif isinstance(value, tuple):\n", "    elif False:\n"),
+    ("numbers in lists are listed as baked", BAKED, "isinstance(value, tuple)", "isinstance(value, (tuple, list))"),
+    (
+        "a value of an unknown type fails the capture",
+        BAKED,
+        "    with suppress(BreakError):  #",
+        "    with suppress(KeyError):  #",
+    ),
+    ("host memory is not held", "seam/scope.py", "                self.graph._hold(source)\n", "                pass\n"),
+    ("host memory is held for ever", "seam/graph.py", "            self._host_memory.clear()\n", ""),
+    ("host memory that nobody keeps counts as kept", "seam/scope.py", "kept=source is not None", "kept=True"),
+    (
+        "a copy to the host counts as one from it",
+        "seam/scope.py",
+        "BakedKind.COPY_FROM_HOST if copy.to_device else BakedKind.COPY_TO_HOST",
+        "BakedKind.COPY_FROM_HOST",
+    ),
+    (
+        "a tensor over a part of the memory counts as its keeper",
+        BAKED,
+        " and copy.address + copy.size_bytes <= start + storage.nbytes()",
+        "",
+    ),
+    ("every graph is read for copies", "graphdedup/backend.py", " or not member.host_copies", ""),
+    (
+        "copies of host memory are not seen by the walk",
+        "graphdedup/driver/simulated.py",
+        'record.kind == "memcpy" and record.fixed[0] != 0',
+        "False",
+    ),
+    (
+        "the walk takes every copy for one of the host",
+        "graphdedup/driver/simulated.py",
+        'record.kind == "memcpy" and record.fixed[0] != 0',
+        'record.kind == "memcpy"',
+    ),
+    ("what was baked stays on the graph", "seam/graph.py", "            self.baked.clear()\n", ""),
+)
+
 POOLS: tuple[Mutation, ...] = tuple(
     Mutation(rule, breaks, file, old, new, (target,)) for rule, breaks, file, old, new, target in _ROWS
 ) + tuple(Mutation("plan", breaks, file, old, new, (PLAN_TESTS,)) for breaks, file, old, new in _PLAN_ROWS)
+POOLS += tuple(Mutation("baked", breaks, file, old, new, (BAKED_TESTS,)) for breaks, file, old, new in _BAKED_ROWS)

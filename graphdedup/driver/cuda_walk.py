@@ -102,6 +102,7 @@ class GraphReader:
         handles = calls.nodes(raw)
         draws = Draws.UNKNOWN if self._philox_pointers is None else Draws.NO
         pass_through = ""
+        host_copies = False
         nodes: list[NodeRecord] = []
         blocks: list[bytes] = []
         for index, handle in enumerate(handles):
@@ -122,12 +123,14 @@ class GraphReader:
                 node = NodeRecord(kind, child=child)
                 pass_through = pass_through or child.pass_through
                 draws = child.draws if draws is Draws.NO else draws
+                host_copies = host_copies or child.host_copies
             else:
                 node = self._other_record(kind, handle)
+                host_copies = host_copies or (kind == "memcpy" and any(side in (0, 1) for side in node.fixed[:2]))
             nodes.append(node)
         if self._drawn(blocks):
             draws = Draws.YES
-        return GraphRecord(tuple(nodes), self._edges(raw, handles), draws, pass_through)
+        return GraphRecord(tuple(nodes), self._edges(raw, handles), draws, pass_through, host_copies)
 
     def _edges(self, raw: int, handles: list[int]) -> tuple[EdgeRecord, ...]:
         """Edges by the node that waits, in the order of its dependencies.

@@ -124,6 +124,8 @@ class GraphRecord:
     draws: Draws = Draws.NO
     pass_through: str = ""
     """Why this graph must keep the executable of its own backend (rule D11); empty when it may be folded."""
+    host_copies: bool = False
+    """Whether a copy in it reads or writes host memory, or memory of which the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

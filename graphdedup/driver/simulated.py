@@ -85,7 +85,11 @@ class SimulatedDriver:
                 break
         incoming = enumerate(raw.structure().incoming)
         edges = tuple(EdgeRecord(source, target, data) for target, sources in incoming for source, data in sources)
-        return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through)
+        host_copies = any(
+            record.child.host_copies if record.child is not None else record.kind == "memcpy" and record.fixed[0] != 0
+            for record in nodes
+        )
+        return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through, host_copies)
 
     def _record(self, node: SimulatedNode, reads: Reads) -> NodeRecord:
         params: dict[str, Any] = node.describe()["params"] if node.kind in ("memcpy", "memset") else {}

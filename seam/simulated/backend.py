@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-from seam.backend import Pool, SegmentInfo
+from seam.backend import HostCopy, Pool, SegmentInfo
 
 from .capture import Capture
 from .device import AUTO_FREE_ON_LAUNCH, SimulatedDevice, release_pool_with
 from .errors import SimulatedDeviceError
 from .graph import SimulatedGraph
 from .ledger import SimulatedLedger
+from .params import MemcpyParams
 from .program import SimulatedExec
 from .recorder import Recorder
 from .streams import Stream, current_stream, default_stream
@@ -189,6 +190,15 @@ class SimulatedBackend:
         if handle.exec is None:
             handle.exec = self.device.instantiate(handle.graph, AUTO_FREE_ON_LAUNCH)
         self.device.launch(handle.exec, prologue=True)
+
+    def host_copies(self, handle: SimulatedSegment) -> tuple[HostCopy, ...]:
+        """Copies of the segment between host and device; torch calls make none here, nodes added by hand may."""
+        copies = [node.params for node in handle.graph.nodes if isinstance(node.params, MemcpyParams)]
+        return tuple(
+            HostCopy(copy.source if copy.direction == "h2d" else copy.target, copy.size_bytes, copy.direction == "h2d")
+            for copy in copies
+            if copy.direction != "d2d"
+        )
 
     def destroy_graph(self, handle: SimulatedSegment) -> None:
         """Destroy the executable, if there is one, then the graph.
