@@ -153,6 +153,8 @@ def test_without_copies_of_the_host_nothing_is_looked_for(
 ) -> None:
     monkeypatch.setattr("seam.scope.sources_of", lambda copies: pytest.fail("it looked"))
     dedup = graphdedup.DedupBackend(backend, enabled=True)
+    assert dedup.registry is not None
+    monkeypatch.setattr(type(dedup.registry.driver), "topology", lambda *_, **__: pytest.fail("it read the whole graph"))
     x = torch.zeros(64, device=device)
     for used in (dedup, backend):
         graph = seam.BreakableGraph(used)
