@@ -109,11 +109,11 @@ def test_the_public_names_are_pinned() -> None:
         "SettingsError", "Stats", "Tier", "Topology", "Verify", "__version__", "check",
     ]  # fmt: skip
     assert sorted(seam.__all__) == [
-        "Break", "BreakAt", "BreakError", "BreakMet", "BreakSlot", "BreakableGraph", "CaptureConfig", "CaptureError",
-        "CaptureFailed", "CapturedForward", "CrossingCheck", "ForwardReport", "GraphBackend", "GraphCounts", "GraphState",
-        "Handle", "Input", "Mode", "NoWriteback", "Piecewise", "Pool", "ReplayError", "SeamError", "SeamStats", "SegmentInfo",
-        "ShapeRow", "Stamped", "break_at", "capture", "copy_output", "default_backend", "eager_break", "graph_break",
-        "piecewise", "register_output_type", "stats",
+        "Baked", "BakedKind", "Break", "BreakAt", "BreakError", "BreakMet", "BreakSlot", "BreakableGraph", "CaptureConfig",
+        "CaptureError", "CaptureFailed", "CapturedForward", "CrossingBytes", "CrossingCheck", "ForwardReport", "GraphBackend",
+        "GraphCounts", "GraphState", "Handle", "Input", "MemoryPlan", "Mode", "NoWriteback", "Piecewise", "PlanRow", "Pool",
+        "ReplayError", "SeamError", "SeamStats", "SegmentInfo", "ShapeRow", "Stamped", "break_at", "capture", "copy_output",
+        "default_backend", "eager_break", "graph_break", "piecewise", "register_output_type", "stats",
     ]  # fmt: skip
     for module in (graphdedup, seam):
         assert all(hasattr(module, name) for name in module.__all__)
