@@ -17,6 +17,7 @@ from graphdedup.backend import DedupBackend, DedupHandle
 from graphdedup.checking import CheckResult, OutputMismatch, check
 from graphdedup.errors import DriverError, GraphDedupError, ReportError, SettingsError
 from graphdedup.graphs_file import GraphsFile
+from graphdedup.interpose import Interposition, install, interpose, uninstall
 from graphdedup.placement import Placement
 from graphdedup.policy import Concurrent, FoldPolicy, Verify
 from graphdedup.report.model import FootprintReport
@@ -37,6 +38,7 @@ __all__ = [
     "FootprintReport",
     "GraphDedupError",
     "GraphsFile",
+    "Interposition",
     "Node",
     "OutputMismatch",
     "Placement",
@@ -49,4 +51,7 @@ __all__ = [
     "Verify",
     "__version__",
     "check",
+    "install",
+    "interpose",
+    "uninstall",
 ]

@@ -152,6 +152,25 @@ class DedupBackend:
         inner = self.inner.end_capture(discard=discard)
         if discard or inner is None:
             return None
+        return self._take(inner, self._current.segment)
+
+    def adopt(self, captured: Handle, segment: SegmentInfo, *, detachable: bool = True, runner: str = "") -> DedupHandle:
+        """Fold a graph that somebody else captured, as :func:`graphdedup.interpose` does. ``inner`` knows its handles.
+
+        Args:
+            captured: the wrapped backend's handle.
+            segment: what reports call it.
+            detachable: whether random numbers may be advanced through the graph itself, which then is emptied (rule D12); else
+                a graph that may draw keeps the wrapped backend's executable.
+            runner: whose graph it is, for the log line.
+
+        Raises:
+            DriverError: the graph cannot be instantiated. ``captured`` stays the caller's.
+        """
+        self._sessions.begin(runner, shown=True)
+        return self._take(captured, segment, detachable=detachable, owned=False)
+
+    def _take(self, inner: Handle, segment: SegmentInfo, *, detachable: bool = True, owned: bool = True) -> DedupHandle:
         if self.registry is None:
             self._plain["captured"] += 1
             self._plain["live"] += 1
@@ -160,9 +179,11 @@ class DedupBackend:
             return DedupHandle(inner, None)
         try:
             raw = self.registry.driver.raw(inner)
-            member = self.registry.fold(raw, self._current.segment, session=self._sessions.name, handle=inner)
+            handle = inner if detachable else None
+            member = self.registry.fold(raw, segment, session=self._sessions.name, handle=handle)
         except BaseException:
-            self.inner.destroy_graph(inner)
+            if owned:
+                self.inner.destroy_graph(inner)
             raise
         if self._verifier is not None:
             member.checks_left = self._verifier.replays
@@ -171,7 +192,7 @@ class DedupBackend:
 
     def replay_graph(self, handle: DedupHandle) -> None:
         """Queue the segment on the current stream: through a shared executable, or the wrapped backend's own."""
-        if self._sessions.open:
+        if self._sessions.over():
             self.seal()
         if handle.member is None or self.registry is None:
             self.inner.replay_graph(handle.inner)
@@ -214,6 +235,10 @@ class DedupBackend:
             yield
         finally:
             self.seal()
+
+    def end_sessions_after(self, quiet_seconds: float) -> None:
+        """Have a replay end a session only when nothing was captured for so long; at once by default."""
+        self._sessions.quiet_seconds = quiet_seconds
 
     def seal(self) -> None:
         """End the open capture session, if any; the first replay after captures does it as well."""

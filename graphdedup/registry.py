@@ -220,7 +220,7 @@ class Registry:
         member.refusals.append(reason)
         return True
 
-    def _found(self, member: Member, record: bytes, bucket: tuple[int, str] | None) -> None:
+    def _found(self, member: Member, record: bytes, bucket: tuple[int, str] | None) -> Group:
         """Found a group on the member's own graph; without a bucket nobody else may join it."""
         group = Group(record, bucket, ClusterUse(member.uses), {member.id: member})
         self._execs.found(group, member)
@@ -230,6 +230,7 @@ class Registry:
                 self._buckets.setdefault(bucket, []).append(group)
             self._note_peak()
             member.group, member.uses = group, ()
+        return group
 
     def _detach(self, member: Member, handle: Any) -> str:
         """Have the wrapped backend's own replay do nothing but advance random numbers (D12); or why that cannot be done."""
@@ -398,6 +399,35 @@ class Registry:
                 self._kept.add(member.id)
             member.reason += f"; and no executable of its own: {error.problem}"
         self._leave(member, group)
+
+    def own(self, member: Member) -> Any:
+        """Give a member an executable that it shares with nobody, for somebody who asked for it, and return its handle.
+
+        It holds the member's graph until the member is released.
+
+        Raises:
+            DriverError: it cannot be made; the member then is as it was.
+            GraphDedupError: the member has no executable here, but its own backend's.
+        """
+        with member.lock:
+            group = member.group
+            if group is None:
+                raise GraphDedupError(
+                    f"{member.segment} keeps the executable of its own backend", rule="D11", remedy="ask that one for it"
+                )
+            if group.bucket is not None:
+                shared, group = group, self._found(member, group.record, None)
+                member.reason = "its executable was asked for"
+                self.unfoldings.note(member.reason, str(member.segment))
+                self._leave(member, shared)
+            executable = self._execs.claim(group, member)
+            try:
+                with executable.lock:
+                    if executable.reflects != member.id:
+                        self._update(executable, member)
+                    return executable.handle
+            finally:
+                self._execs.leave(executable)
 
     # Release
 

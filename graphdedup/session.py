@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ class EndedSessions:
 class _Open:
     name: str
     span: Span
+    shown: bool = False
+    captured_at: float = 0.0
     captured: int = 0
     plain: int = 0
     members: list[Member] = field(default_factory=list)
@@ -84,18 +87,18 @@ class SessionLog:
     Args:
         device: where memory is read.
         ended: where ended sessions go; shared by the backends that share a registry.
+
+    Attributes:
+        quiet_seconds: a replay ends the open session if nothing was captured for so long: where captures and replays take
+            turns, as in a runner that captures on demand, they are one burst.
     """
 
     def __init__(self, device: torch.device, ended: EndedSessions) -> None:
+        self.quiet_seconds = 0.0
         self._ended = ended
         self._device = device
         self._open: _Open | None = None
         self._lock = threading.Lock()
-
-    @property
-    def open(self) -> bool:
-        """Whether a session is open; read on every replay, hence without the lock."""
-        return self._open is not None
 
     @property
     def name(self) -> str:
@@ -103,11 +106,18 @@ class SessionLog:
         session = self._open
         return session.name if session is not None else ""
 
-    def begin(self, name: str) -> None:
-        """Open a session if none is open."""
+    def begin(self, name: str, *, shown: bool = False) -> None:
+        """Open a session if none is open; ``shown`` puts its name into the log line."""
         with self._lock:
             if self._open is None:
-                self._open = _Open(name, Span.begin(self._device))
+                self._open = _Open(name, Span.begin(self._device), shown)
+
+    def over(self) -> bool:
+        """Whether a session is open and a replay now ends it; read on every replay, hence without the lock."""
+        session = self._open
+        if session is None or not self.quiet_seconds:
+            return session is not None
+        return time.monotonic() - session.captured_at >= self.quiet_seconds
 
     def captured(self, member: Member | None) -> None:
         """Count a capture; ``member`` is None for a graph that was never offered to the fold."""
@@ -115,6 +125,8 @@ class SessionLog:
             if self._open is None:
                 return
             self._open.captured += 1
+            if self.quiet_seconds:
+                self._open.captured_at = time.monotonic()
             if member is None:
                 self._open.plain += 1
             else:
@@ -133,5 +145,6 @@ class SessionLog:
             ending.span.end().exec_device_bytes,
         )
         self._ended.add(sealed)
-        _log.info("captured %d graphs, deduped to %d execs", sealed.captured, sealed.execs)
+        name = f" ({sealed.name})" if ending.shown and sealed.name else ""
+        _log.info("captured %d graphs, deduped to %d execs%s", sealed.captured, sealed.execs, name)
         return sealed
