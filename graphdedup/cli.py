@@ -124,6 +124,20 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         _write_and_print(probe_device(_resolve_device(device), index=device_index, refresh=refresh), json_file)
         return OK
 
+    @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+    def run(
+        target: Annotated[list[str], typer.Argument(help="The script, or with -m the module, and its arguments.")],
+        module: Annotated[bool, typer.Option("-m", help="The target is a module.")] = False,
+        policy: Annotated[str, typer.Option(help="A tier, or fields such as tier=function,placement=position.")] = "",
+        report_file: Annotated[Path | None, typer.Option("--report", help="Write the report to this file at the end.")] = None,
+    ) -> int:
+        """Run a program with its CUDA graphs folded, without an edit to it; the exit code is the program's."""
+        from graphdedup.running import run_program
+
+        if report_file is not None:
+            _check_writable(report_file, "--report")
+        return run_program(target, module=module, policy=policy or None, report=report_file)
+
     @app.command()
     def report(file: Annotated[Path, typer.Argument(help="A JSON file of the demo, or of a footprint.")]) -> int:
         """Print the table of a report file."""

@@ -30,7 +30,7 @@ from graphdedup.stats import Stats
 from graphdedup.torch_graphs import TorchGraphs, TorchPool
 from seam.backend import SegmentInfo
 
-__all__ = ["Interposition", "install", "installed", "interpose", "uninstall"]
+__all__ = ["Interposition", "MakeBackend", "install", "installed", "interpose", "make_backend", "uninstall"]
 
 _log = logging.getLogger("graphdedup")
 _QUIET_SECONDS = 2.0
@@ -40,7 +40,8 @@ _PASSED_OVER = frozenset({"torch", "graphdedup", "seam", "contextlib", "functool
 MakeBackend = Callable[[torch.device, FoldPolicy], DedupBackend]
 
 
-def _make_backend(device: torch.device, policy: FoldPolicy) -> DedupBackend:
+def make_backend(device: torch.device, policy: FoldPolicy) -> DedupBackend:
+    """The backend for graphs that torch captures on a device."""
     return DedupBackend(TorchGraphs(device), policy, enabled=True)
 
 
@@ -52,7 +53,7 @@ class Interposition:
         make_backend: makes the backend for a device; for tests.
     """
 
-    def __init__(self, policy: FoldPolicy, make_backend: MakeBackend = _make_backend) -> None:
+    def __init__(self, policy: FoldPolicy, make_backend: MakeBackend = make_backend) -> None:
         self.policy = policy
         self._make_backend = make_backend
         self._backends: dict[int, DedupBackend | None] = {}
@@ -158,7 +159,7 @@ class _Installed:
 _state = _Installed()
 
 
-def install(policy: FoldPolicy | str | None = None, *, make_backend: MakeBackend = _make_backend) -> Interposition:
+def install(policy: FoldPolicy | str | None = None, *, make_backend: MakeBackend = make_backend) -> Interposition:
     """Have graphs that are captured from now on fold. Calling it again with an equal policy returns the same interposition.
 
     With ``GRAPHDEDUP_DISABLE=1`` it changes nothing: ``torch.cuda.CUDAGraph`` stays torch's own class (rule D14).
@@ -229,7 +230,7 @@ def installed() -> Interposition | None:
 
 
 @contextmanager
-def interpose(policy: FoldPolicy | str | None = None, *, make_backend: MakeBackend = _make_backend) -> Iterator[Interposition]:
+def interpose(policy: FoldPolicy | str | None = None, *, make_backend: MakeBackend = make_backend) -> Iterator[Interposition]:
     """:func:`install` inside, :func:`uninstall` after. Graphs that were captured inside stay folded."""
     made = install(policy, make_backend=make_backend)
     try:

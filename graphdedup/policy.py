@@ -50,10 +50,10 @@ class FoldPolicy(BaseModel):
 
     @classmethod
     def of(cls, given: FoldPolicy | Tier | str | None) -> FoldPolicy:
-        """A policy from itself, from the name of a tier, or the default from None.
+        """A policy from itself, the name of a tier, text such as ``tier=exact,max_execs=8``, or the default from None.
 
         Raises:
-            SettingsError: the name is no tier.
+            SettingsError: the name is no tier, or the text names no field or no value of one.
         """
         if isinstance(given, FoldPolicy):
             return given
@@ -61,7 +61,23 @@ class FoldPolicy(BaseModel):
             return cls()
         if not isinstance(given, str):
             raise SettingsError(f"policy={given!r} is no policy", remedy="give a FoldPolicy or the name of a tier")
-        return cls.parse(tier=given)
+        if "=" not in given:
+            return cls.parse(tier=given)
+        fields: dict[str, object] = {}
+        for item in given.split(","):
+            name, equals, value = (part.strip() for part in item.partition("="))
+            if not equals or name in fields:
+                raise SettingsError(
+                    f"fold policy: {item.strip()!r} is no field=value, or names a field again",
+                    remedy="write tier=function,placement=position",
+                )
+            fields[name] = value
+        return cls.parse(**fields)
+
+    def to_text(self) -> str:
+        """Text that :meth:`of` reads: the fields that are not as by default."""
+        changed = self.model_dump(mode="json", exclude_defaults=True)
+        return ",".join(f"{name}={str(value).lower()}" for name, value in changed.items()) or f"tier={self.tier.value}"
 
     @classmethod
     def parse(cls, **fields: object) -> FoldPolicy:

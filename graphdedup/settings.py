@@ -9,7 +9,21 @@ from collections.abc import Mapping
 
 from graphdedup.errors import SettingsError
 
-__all__ = ["CACHE", "DISABLE", "LOG", "PROBE", "SYNC", "VERIFY", "log_level", "log_to_stderr", "parse_switch", "switch"]
+__all__ = [
+    "CACHE",
+    "DISABLE",
+    "INTERPOSE",
+    "LOG",
+    "POLICY",
+    "PROBE",
+    "REPORT",
+    "SYNC",
+    "VERIFY",
+    "log_level",
+    "log_to_stderr",
+    "parse_switch",
+    "switch",
+]
 
 DISABLE = "GRAPHDEDUP_DISABLE"
 """Environment switch: ``1`` or ``true`` leaves every graph to the wrapped backend (rule D14)."""
@@ -23,6 +37,13 @@ PROBE = "GRAPHDEDUP_PROBE"
 """Environment switch: ``0`` or ``false`` never measures a device on its own; only the cache is read (rule D3)."""
 CACHE = "GRAPHDEDUP_CACHE"
 """Environment variable: the folder in which measured capabilities are kept."""
+
+INTERPOSE = "GRAPHDEDUP_INTERPOSE"
+"""Environment switch: ``1`` or ``true`` has engines that load a plugin of ours fold their graphs."""
+POLICY = "GRAPHDEDUP_POLICY"
+"""Environment variable: the policy of such engines, such as ``tier=function,placement=position``."""
+REPORT = "GRAPHDEDUP_REPORT"
+"""Environment variable: where the processes of such engines write their reports at exit."""
 
 _WORDS = {"1": True, "true": True, "0": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}

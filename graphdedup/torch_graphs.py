@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ class TorchGraph:
     def replay(self) -> None:
         """Torch's own replay."""
         graph = self._alive()
-        with graph._graphdedup.torchs():
+        state = getattr(graph, "_graphdedup", None)  # an interposed graph's: torch's own code may call methods of the class
+        with state.torchs() if state is not None else nullcontext():
             self._base.replay(graph)
 
     def _alive(self) -> Any:
