@@ -423,7 +423,7 @@ class Registry:
             executable = self._execs.claim(group, member)
             try:
                 with executable.lock:
-                    if executable.reflects != member.id:
+                    if member.id != executable.reflects:
                         self._update(executable, member)
                     return executable.handle
             finally:

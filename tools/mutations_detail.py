@@ -205,9 +205,10 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "D6",
         "a graph that the budget left without executable is left to the backend's",
         REGISTRY,
-        "            executable = self._execs.claim(group, member)\n            try:\n",
+        "        while (group := member.group) is not None:\n            executable = self._execs.claim(group, member)\n",
+        "        while (group := member.group) is not None:\n"
         "            try:\n                executable = self._execs.claim(group, member)\n"
-        "            except DriverError:\n                return False\n            try:\n",
+        "            except DriverError:\n                return False\n",
         (BUDGET_TESTS,),
     ),
     (

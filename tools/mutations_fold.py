@@ -285,8 +285,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "D10",
         "two threads replay one graph at once",
         REGISTRY,
-        "        with member.lock:\n",
-        "        if member.lock:\n",
+        "        with member.lock:\n            return self._replay",
+        "        if member.lock:\n            return self._replay",
         (CONCURRENCY_TESTS,),
     ),
     (
@@ -541,8 +541,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "sharing",
         "sessions are not told apart",
         BACKEND,
-        "session=self._sessions.name, handle=inner",
-        'session="", handle=inner',
+        "session=self._sessions.name, handle=handle",
+        'session="", handle=handle',
         (SHARING_TESTS, REASONS_TESTS),
     ),
     (
