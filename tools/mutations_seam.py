@@ -909,8 +909,8 @@ SEAM: tuple[Mutation, ...] = (
         "S14",
         "a graph that cannot be instantiated is not handed back",
         "graphdedup/backend.py",
-        "        except BaseException:\n            if owned:\n                self.inner.destroy_graph(inner)\n            raise\n",
-        "        except BaseException:\n            raise\n",
+        "            if owned:\n                self.inner.destroy_graph(inner)\n            raise\n",
+        "            raise\n",
         (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(

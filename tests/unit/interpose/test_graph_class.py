@@ -127,6 +127,16 @@ def test_reset_gives_the_graph_back_and_it_can_capture_again(found: Interpositio
     assert (found.stats().execs, device.live_exec_count) == (0, 0)
 
 
+def test_a_kept_graph_that_was_reset_is_empty(found: Interposition) -> None:
+    run = Run(4, keep_graph=True)
+    run.check(1)
+    run.graph.reset()
+    for attempt in (run.graph.replay, run.graph.instantiate):
+        with pytest.raises(RuntimeError, match=r"without a preceding successful capture|capture_end\(\) must have been called"):
+            attempt()
+    assert (found.stats().captured, found.stats().execs) == (1, 0)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 @pytest.mark.parametrize("cycle", [False, True])
 def test_graphs_are_dropped_in_any_order(
