@@ -118,7 +118,7 @@ def test_dropped_graphs_leave_the_fold(layers: Callable[[torch.Tensor], torch.Te
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_graphed_callables_train_to_the_same_bits(dropout: float) -> None:
-    """Forward and backward graphs of equal layers fold; gradients over ten steps are those of the same graphs, unfolded (D12)."""
+    """Forward and backward graphs of equal layers fold; gradients over ten steps are those of the same, unfolded (D12)."""
 
     def trained(folded: bool) -> tuple[list[torch.Tensor], Interposition | None]:
         torch.manual_seed(0)
