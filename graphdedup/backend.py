@@ -158,7 +158,7 @@ class DedupBackend:
         """Fold a graph that somebody else captured, as :func:`graphdedup.interpose` does. ``inner`` knows its handles.
 
         Args:
-            captured: the wrapped backend's handle.
+            captured: the wrapped backend's handle, whose ``pool`` a report counts.
             segment: what reports call it.
             detachable: whether random numbers may be advanced through the graph itself, which then is emptied (rule D12); else
                 a graph that may draw keeps the wrapped backend's executable.
@@ -168,6 +168,8 @@ class DedupBackend:
             DriverError: the graph cannot be instantiated. ``captured`` stays the caller's.
         """
         self._sessions.begin(runner, shown=True)
+        if self.registry is not None:
+            self.registry.pools.add(captured.pool)
         return self._take(captured, segment, detachable=detachable, owned=False)
 
     def _take(self, inner: Handle, segment: SegmentInfo, *, detachable: bool = True, owned: bool = True) -> DedupHandle:

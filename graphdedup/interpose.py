@@ -27,7 +27,7 @@ from graphdedup.interposed_graph import interposed_class
 from graphdedup.policy import FoldPolicy
 from graphdedup.report.model import FootprintReport
 from graphdedup.stats import Stats
-from graphdedup.torch_graphs import TorchGraphs, TorchPool
+from graphdedup.torch_graphs import TorchGraphs
 from seam.backend import SegmentInfo
 
 __all__ = ["Interposition", "MakeBackend", "install", "installed", "interpose", "make_backend", "uninstall"]
@@ -57,7 +57,6 @@ class Interposition:
         self.policy = policy
         self._make_backend = make_backend
         self._backends: dict[int, DedupBackend | None] = {}
-        self._pools: dict[Any, TorchPool] = {}
         self._lock = threading.RLock()
         self._count = 0
         self._on_gpu = False
@@ -120,14 +119,6 @@ class Interposition:
             return None
         backend.end_sessions_after(_QUIET_SECONDS)
         return backend
-
-    def pool(self, graph: Any) -> Any:
-        """The graph's pool, for reports."""
-        pool = graph.pool()
-        if not isinstance(pool, tuple):
-            return pool
-        with self._lock:
-            return self._pools.setdefault(tuple(pool), TorchPool(pool))
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured."""

@@ -44,9 +44,6 @@ class Host(Protocol):
     def begin(self) -> tuple[DedupBackend | None, SegmentInfo, str]:
         """A capture is about to begin: who folds it (nobody where that is not possible), what it is called, and the runner."""
 
-    def pool(self, graph: Any) -> Any:
-        """The graph's pool, for reports."""
-
     def capturing(self) -> bool:
         """Whether the current stream is being captured."""
 
@@ -169,7 +166,7 @@ def interposed_class(base: Any, host: Host) -> Any:
             """Where torch would instantiate: fold, or let torch do it."""
             state = self._graphdedup
             if state.backend is not None and not state.hooked:
-                view = TorchGraph(base, self, host.pool(self), state.generators)
+                view = TorchGraph(base, self, state.generators)
                 try:
                     # The caller may ask for the graph that it keeps, so that one must not be emptied.
                     detachable = not state.asked_keep

@@ -423,7 +423,7 @@ class Registry:
             executable = self._execs.claim(group, member)
             try:
                 with executable.lock:
-                    if member.id != executable.reflects:
+                    if executable.reflects != member.id:
                         self._update(executable, member)
                     return executable.handle
             finally:

@@ -5,6 +5,7 @@ Used under interposition, where somebody else captures: there are no segments he
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ import torch
 from graphdedup.errors import GraphDedupError
 from seam.backend import Pool, SegmentInfo
 
-__all__ = ["TorchGraph", "TorchGraphs", "TorchPool"]
+__all__ = ["TorchGraph", "TorchGraphs", "TorchPool", "pool_of"]
 
 
 class TorchGraph:
@@ -26,10 +27,10 @@ class TorchGraph:
 
     __slots__ = ("_base", "_graph", "generators", "pool")
 
-    def __init__(self, base: type[Any], graph: Any, pool: Any, generators: Sequence[torch.Generator] = ()) -> None:
+    def __init__(self, base: type[Any], graph: Any, generators: Sequence[torch.Generator] = ()) -> None:
         self._base = base
         self._graph = weakref.ref(graph)
-        self.pool = pool
+        self.pool = pool_of(graph)
         self.generators = tuple(generators)
 
     @property
@@ -58,16 +59,32 @@ class TorchGraph:
 
 
 class TorchPool:
-    """A graph pool of torch's, by its id: for the figures of a report."""
+    """A graph pool of torch's, by its id: for the figures of a report. Made by :func:`pool_of`."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: tuple[int, int]) -> None:
         self.id = pool
 
     def reserved_bytes(self) -> int:
         """Bytes that torch's allocator holds for it, measured."""
         from seam.cuda_memory import pool_bytes
 
-        return pool_bytes(torch.cuda.memory_snapshot(), [tuple(self.id)])
+        return pool_bytes(torch.cuda.memory_snapshot(), [self.id])
+
+
+_pools: weakref.WeakValueDictionary[tuple[int, int], TorchPool] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def pool_of(graph: Any) -> Any:
+    """The pool of a graph, one object for each id, so that a report counts it once; it lives as long as somebody holds it."""
+    pool = graph.pool()
+    if not isinstance(pool, tuple):
+        return pool
+    with _lock:
+        found = _pools.get(pool)
+        if found is None:
+            found = _pools[pool] = TorchPool(pool)
+        return found
 
 
 class TorchGraphs:

@@ -66,8 +66,8 @@ def capture(
         check_crossing: ``"nan"`` or ``"poison"``: at each replay look for it in what crosses a break, for debugging.
 
     Raises:
-        CaptureError: scopes nest, the graph holds a capture already, or an argument is off; no backend call was made. Or, at
-            the end, other break points were met than expected.
+        CaptureError: scopes nest, the graph holds a capture already, somebody works in its pool, or an argument is off; nothing
+            was captured. Or, at the end, other break points were met than expected.
         CaptureFailed: an error inside was caught inside, so that the rest of the forward was lost (rule S7).
 
     Any other exception of the body passes through after the capture was ended and dropped; the first one wins. Stream,
@@ -94,7 +94,8 @@ def capture(
     try:
         with ExitStack() as contexts:
             turn = turn_of(pool)
-            contexts.enter_context(turn.taken(pool, "captured", graph.label, CaptureError))
+            turn.take("captured", graph.label, CaptureError)
+            contexts.callback(turn.give_back)
             contexts.enter_context(pool.entered())
             turn.follow(pool)
             for point in points:

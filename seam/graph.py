@@ -17,7 +17,7 @@ from seam.counters import count
 from seam.errors import CaptureError, ReplayError
 from seam.memory import CrossingBytes
 from seam.mode import Mode
-from seam.turns import turn_of
+from seam.turns import Turn, turn_of
 
 __all__ = ["Break", "BreakMet", "BreakableGraph", "GraphCounts", "GraphState"]
 
@@ -120,6 +120,7 @@ class BreakableGraph:
         self.replay_count = 0
         self.poisons = False
         self._ref = weakref.ref(self)
+        self._turn = Turn()
         # The finalizer must not hold the graph, so it holds the list that the graph appends to.
         self._finalizer = weakref.finalize(self, _release_quietly, backend, self.segments)
 
@@ -148,9 +149,10 @@ class BreakableGraph:
                 remedy="replay it outside the capture, or inside a function marked with @seam.eager_break",
             )
         self.check_shape()
-        turn = turn_of(pool)
+        turn = self._turn
         replay_graph = self.backend.replay_graph
-        with turn.taken(pool, "replayed", self.label, ReplayError):
+        turn.take("replayed", self.label, ReplayError)
+        try:
             turn.follow(pool)
             turn.last = self._ref
             if self.poisons:
@@ -159,6 +161,8 @@ class BreakableGraph:
                 replay_graph(handle)
                 at.run()
             replay_graph(self.segments[-1])
+        finally:
+            turn.give_back()
         self.replay_count += 1
         count("replays")
 
@@ -224,6 +228,8 @@ class BreakableGraph:
         self.poisons = False
         self.mode = mode
         self.pool = pool
+        if pool is not None:
+            self._turn = turn_of(pool)
         self._unmeet()
         self.state = GraphState.CAPTURING if pool is not None else GraphState.INERT
 

@@ -192,21 +192,20 @@ class CaptureScope:
             marks, current = self.streams.marks, self.pool.current_stream
             result = BreakStreams(current, marks, keep=True).run(point.stub or body, args, kwargs)
             call = _waited_for(body, current, marks)
-            bridges = self._bridges
+            written_back = not isinstance(result, NoWriteback)
+            lends = written_back and point.slot is None  # a slot that was given outlives this graph with its destination
+            empty = self._bridges.empty_strided if lends else torch.empty_strided
             if isinstance(result, NoWriteback):
-                given = held = result.value
-                kept = bridges.cross(args, kwargs, given, lend_result=False)
-                run = _without_writeback(call, name, kept.args, kept.kwargs, modes, self._check)
-            elif point.slot is not None:  # the slot's destination outlives this graph
-                given, held = slot.bind(result, kept=storages_of((args, kwargs)), where=name), None
-                kept = bridges.cross(args, kwargs, given, lend_result=False)
-                run = _with_writeback(call, name, kept.args, kept.kwargs, modes, given, self._check)
+                given = result.value
             else:
-                passed, empty = storages_of((args, kwargs)), bridges.empty_strided
-                given, held = slot.bind(result, kept=passed, where=name, empty_strided=empty), None
-                kept = bridges.cross(args, kwargs, given, lend_result=True)
+                given = slot.bind(result, kept=storages_of((args, kwargs)), where=name, empty_strided=empty)
+            kept = self._bridges.cross(args, kwargs, given, lend_result=lends)
+            if written_back:
                 slot.destination = kept.destination
                 run = _with_writeback(call, name, kept.args, kept.kwargs, modes, kept.destination, self._check)
+            else:
+                run = _without_writeback(call, name, kept.args, kept.kwargs, modes, self._check)
+            held = None if written_back else given
             self._note_scalars(name, args, kwargs, given)
             self.graph.breaks.append(Break(name, run, slot, held, site, kept.cost))
             count("breaks")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from seam.errors import SeamError
@@ -33,26 +31,24 @@ class Turn:
         self.last: weakref.ref[BreakableGraph] | None = None
         self._lock = threading.Lock()
         self._thread = 0
-        self._doing = ""
+        self._doing = ("", "")
         self._stream: Any = None
 
-    @contextmanager
-    def taken(self, pool: Pool, doing: str, label: str, error: type[SeamError]) -> Iterator[None]:
-        """Inside, the pool's memory is the caller's alone.
+    def take(self, doing: str, label: str, error: type[SeamError]) -> None:
+        """From now on the pool's memory is the caller's alone, until it calls :meth:`give_back`.
 
         Args:
-            pool: whose turn this is.
             doing: what the caller is about to do, such as ``"replayed"``.
             label: of the caller's graph.
             error: raised where somebody else has the turn.
         """
         if not self._lock.acquire(blocking=False):
             raise self._refused(doing, label, error)
-        self._thread, self._doing = threading.get_ident(), f"{label} is {doing}"
-        try:
-            yield
-        finally:
-            self._lock.release()
+        self._thread, self._doing = threading.get_ident(), (label, doing)
+
+    def give_back(self) -> None:
+        """The pool's memory is free for the next one."""
+        self._lock.release()
 
     def follow(self, pool: Pool) -> None:
         """Make the current stream wait for the stream that worked in the pool before."""
@@ -62,14 +58,15 @@ class Turn:
             pool.follow(before)
 
     def _refused(self, doing: str, label: str, error: type[SeamError]) -> SeamError:
+        holder = " is ".join(self._doing)
         if self._thread == threading.get_ident():
             return error(
-                f"{label} cannot be {doing} inside a break while {self._doing} in the same pool",
+                f"{label} cannot be {doing} inside a break while {holder} in the same pool",
                 rule="S5",
                 remedy="capture one of the two into a pool of its own",
             )
         return error(
-            f"{label} cannot be {doing} while another thread works in its pool: {self._doing}",
+            f"{label} cannot be {doing} while another thread works in its pool: {holder}",
             rule="M1",
             remedy="replay the graphs of a pool one after the other, or capture them into pools of their own",
         )

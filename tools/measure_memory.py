@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 if not __package__:  # as a script, which finds its own folder only
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -38,19 +37,17 @@ from graphdedup.errors import GraphDedupError, SettingsError
 from seam.errors import SeamError
 
 if TYPE_CHECKING:  # where tools is no package
+    from fold_arm import Strict
+    from fold_workloads import settle
     from memory_workloads import WORKLOADS, Forward
 else:
+    from tools.fold_arm import Strict
+    from tools.fold_workloads import settle
     from tools.memory_workloads import WORKLOADS, Forward
 
 __all__ = ["Arm", "Result", "Spec", "main", "run_arm"]
 
 ARMS = ("largest", "ladder", "held")
-
-
-class Strict(BaseModel):
-    """Base of what is written as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Spec(Strict):
@@ -118,7 +115,7 @@ def run_arm(spec: Spec) -> Arm:
         captured.capture()
         for size in sizes:
             captured.graph(size).replay()
-        _settle(device)
+        settle(device)
         seconds = time.perf_counter() - began
         report = captured.report()
         added = _reserved(backend, device) - before + (report.held_bytes if device.type == "cpu" else 0)
@@ -193,16 +190,11 @@ def _compare(
 def _reserved(backend: DedupBackend, device: torch.device) -> int:
     """Bytes that allocators hold on the device for anyone, with what is cached given back."""
     if device.type == "cuda":
-        _settle(device)
+        settle(device)
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(device)
     inner: Any = backend.inner
     return int(inner.device.memory.total_reserved_bytes())
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _one_process(spec: Spec) -> Arm:

@@ -280,6 +280,20 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     ("uninstall leaves the burst open", WHERE, "    interposition.seal()\n\n\ndef _put", "\n\ndef _put", WHERE_TESTS),
     (
+        "a report does not count the pools",
+        "graphdedup/backend.py",
+        "            self.registry.pools.add(captured.pool)\n",
+        "            pass\n",
+        GRAPH_TESTS,
+    ),
+    (
+        "a pool is one object for each of its graphs",
+        "graphdedup/torch_graphs.py",
+        "        found = _pools.get(pool)\n",
+        "        found = None\n",
+        PLUGINS_TESTS,
+    ),
+    (
         "graphs are named after torch",
         WHERE,
         '_PASSED_OVER = frozenset({"torch", "graphdedup", ',

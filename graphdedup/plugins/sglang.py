@@ -16,7 +16,7 @@ from graphdedup.errors import GraphDedupError
 from graphdedup.interpose import MakeBackend, make_backend
 from graphdedup.plugins.environment import install_if_asked
 from graphdedup.policy import FoldPolicy
-from graphdedup.torch_graphs import TorchGraph, TorchPool
+from graphdedup.torch_graphs import TorchGraph
 from seam.backend import SegmentInfo
 
 __all__ = ["FoldRegistry", "FoldedGraph", "register"]
@@ -83,8 +83,7 @@ class FoldRegistry:
             self._backend = self._make(
                 torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu"), self._policy
             )
-        pool = captured_graph.pool()
-        view = TorchGraph(type(captured_graph), captured_graph, TorchPool(pool) if isinstance(pool, tuple) else pool)
+        view = TorchGraph(type(captured_graph), captured_graph)
         try:
             view.raw_cuda_graph()
         except RuntimeError as error:

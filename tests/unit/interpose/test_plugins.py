@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from importlib.metadata import distributions
 from typing import Any
 
@@ -14,6 +15,7 @@ from graphdedup import FoldPolicy, GraphDedupError, SettingsError, uninstall
 from graphdedup.interpose import installed
 from graphdedup.plugins import environment, sglang, vllm
 from graphdedup.plugins.sglang import FoldRegistry
+from graphdedup.torch_graphs import TorchGraph
 from seam.simulated import SimulatedDevice
 
 REGISTERS = {"vllm.general_plugins": vllm.register, "sglang.srt.plugins": sglang.register}
@@ -174,3 +176,21 @@ def test_graphs_of_a_profiling_pass_leave_the_fold_as_they_came(plain: Any, make
             del run, runs
         assert (found.stats().captured, found.stats().execs) == (10, 0)
     assert device.live_exec_count == 0
+
+
+def test_a_pool_of_torchs_is_one_object_as_long_as_a_graph_is_in_it() -> None:
+    """By its id, so that a report counts it once however many graphs it has."""
+
+    class InPool:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def pool(self) -> tuple[int, int]:
+            return 0, self.number
+
+    first, second, other = TorchGraph(InPool, InPool(7)), TorchGraph(InPool, InPool(7)), TorchGraph(InPool, InPool(8))
+    assert first.pool is second.pool is not other.pool
+    assert (first.pool.id, other.pool.id) == ((0, 7), (0, 8))
+    gone = weakref.ref(first.pool)
+    del first, second
+    assert gone() is None
