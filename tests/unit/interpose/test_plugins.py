@@ -124,9 +124,13 @@ def test_the_registry_folds_what_it_is_given(plain: Any, maker: Any, device: Sim
     segments.check()
     with pytest.raises(GraphDedupError, match="sealed"):
         Segments(registry, (1,))
+    originals = [segment.original_graph for segment, _, _ in segments.runs]
     registry.close()
     registry.close()
     assert device.live_exec_count == 0
+    for original in originals:
+        with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+            original.replay()
     with pytest.raises(GraphDedupError, match="was closed"):
         segments.runs[0][0].replay()
 
