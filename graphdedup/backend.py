@@ -122,9 +122,9 @@ class DedupBackend:
 
     # The seam's calls
 
-    def new_pool(self, stream: Any = None) -> Pool:
+    def new_pool(self, stream: Any = None, *, handle: Any = None) -> Pool:
         """A pool of the wrapped backend."""
-        return self.inner.new_pool(stream)
+        return self.inner.new_pool(stream) if handle is None else self.inner.new_pool(stream, handle=handle)
 
     def begin_capture(
         self,

@@ -58,6 +58,7 @@ def footprint(registry: Registry) -> FootprintReport:
     breaks = Counter(member.segment.after for member in registry.members.values())
     counts = {name: getattr(now, name) for name in FootprintReport.model_fields if hasattr(now, name)}
     del counts["sessions"]
+    held = [pool.reserved_bytes() for pool in registry.pools]
     return FootprintReport(
         device=identity.name,
         driver_version=identity.driver_version,
@@ -76,9 +77,11 @@ def footprint(registry: Registry) -> FootprintReport:
         exec_host=exec_host,
         libraries=libraries,
         pool=Figure(
-            bytes=sum(pool.reserved_bytes() for pool in registry.pools),
+            bytes=None if None in held else sum(size for size in held if size is not None),
             source=Source.MEASURED_DEVICE if identity.kind == "cuda" else Source.MEASURED_HOST,
-            how="reserved by the live pools that were captured into",
+            how="the allocator does not tell what a pool holds"
+            if None in held
+            else "reserved by the live pools that were captured into",
         ),
         **counts,
     )

@@ -64,10 +64,12 @@ class TorchPool:
     def __init__(self, pool: tuple[int, int]) -> None:
         self.id = pool
 
-    def reserved_bytes(self) -> int:
-        """Bytes that torch's allocator holds for it, measured."""
+    def reserved_bytes(self) -> int | None:
+        """Bytes that torch's allocator holds for it, measured; None with ``cudaMallocAsync``, which does not tell."""
         from seam.cuda_memory import pool_bytes
 
+        if torch.cuda.get_allocator_backend() != "native":
+            return None
         return pool_bytes(torch.cuda.memory_snapshot(), [self.id])
 
 
@@ -98,7 +100,7 @@ class TorchGraphs:
         self.device = device
         self.launches = launch_streams(device)
 
-    def new_pool(self, stream: Any = None) -> Pool:
+    def new_pool(self, stream: Any = None, *, handle: Any = None) -> Pool:
         """Nothing is captured through this backend."""
         raise self._refused()
 

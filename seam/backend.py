@@ -76,14 +76,20 @@ class Pool(Protocol):
     def entered(self) -> AbstractContextManager[None]:
         """Make the capture stream current; it first waits for the caller's stream, which waits for it on the way out."""
 
-    def reserved_bytes(self) -> int:
-        """Bytes that the pool holds on the device, in use or not."""
+    def reserved_bytes(self) -> int | None:
+        """Bytes that the pool holds on the device, in use or not; None where the allocator does not tell."""
 
     def ledger(self) -> Ledger | None:
         """What the pool gives out from now on; None where that cannot be told, so that what crosses breaks is held (S5)."""
 
-    def follow(self, stream: Any) -> None:
-        """Make the current stream wait for what was queued on ``stream``; not for a stream that is being captured."""
+    def mark(self, earlier: Any = None) -> Any:
+        """Mark what was queued on the current stream so far. ``earlier`` is a mark that is not needed any more.
+
+        None on a stream that is being captured: who waits for it would join the capture.
+        """
+
+    def follow(self, mark: Any) -> None:
+        """Make the current stream wait for what was marked."""
 
     def poison_free(self) -> None:
         """Set all bits of what the pool holds and nobody uses, on the current stream: for debugging."""
@@ -97,8 +103,11 @@ class GraphBackend(Protocol):
     def name(self) -> str:
         """``"cuda"`` or ``"simulated"``, or the name of the backend that this one wraps."""
 
-    def new_pool(self, stream: Any = None) -> Pool:
-        """Make a pool; ``stream`` is its capture stream, a new one if None."""
+    def new_pool(self, stream: Any = None, *, handle: Any = None) -> Pool:
+        """Make a pool; ``stream`` is its capture stream, a new one if None.
+
+        ``handle`` is a pool that the device's library made, to capture into; a device that knows none raises CaptureError.
+        """
 
     def begin_capture(
         self,

@@ -95,7 +95,7 @@ def capture(
         with ExitStack() as contexts:
             turn = turn_of(pool)
             turn.take("captured", graph.label, CaptureError)
-            contexts.callback(turn.give_back)
+            contexts.callback(turn.give_back, pool)
             contexts.enter_context(pool.entered())
             turn.follow(pool)
             for point in points:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 
 from seam.backend import Pool, SegmentInfo
 from seam.cuda_family import family_of
-from seam.cuda_memory import CudaLedger, free_blocks, pool_bytes, view_of
+from seam.cuda_memory import CudaLedger, free_blocks, pool_bytes, pool_id, view_of
 from seam.cuda_streams import launch_streams
 from seam.cuda_watch import watch_streams
 from seam.errors import CaptureError, SeamError
@@ -35,7 +36,7 @@ class CudaPool:
     tied to a stream, so memory is shared within one stream only. The pin is a small graph that is never instantiated.
     """
 
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, handle: Any = None) -> None:
         watch_streams()
         self.device = device
         self._stream = stream or torch.cuda.Stream(device)
@@ -44,7 +45,8 @@ class CudaPool:
                 "the default stream cannot capture", rule="M1", remedy="pass torch.cuda.Stream(), or leave stream out"
             )
         self.family = family_of(self._stream)
-        self.id: Any = torch.cuda.graph_pool_handle()
+        self._handle = handle  # a torch.cuda.MemPool owns its memory
+        self.id: Any = torch.cuda.graph_pool_handle() if handle is None else pool_id(handle)
         self._ids = [self.id]
         with self.entered():
             self._pin = self._capture_small()
@@ -70,27 +72,43 @@ class CudaPool:
         finally:
             caller.wait_stream(self._stream)
 
-    def reserved_bytes(self) -> int:
-        """Bytes of device memory that torch's allocator holds for this pool, measured.
+    def reserved_bytes(self) -> int | None:
+        """Bytes of device memory that torch's allocator holds for this pool, measured; None with ``cudaMallocAsync``.
 
         From a snapshot of all pools: asked for one, torch (seen with 2.11; pytorch#196366) gives back references to the
         numbers of the id that are not its own, and once these are above 256 the heap is corrupted.
         """
-        return pool_bytes(torch.cuda.memory_snapshot(), self._ids)
+        return pool_bytes(torch.cuda.memory_snapshot(), self._ids) if _tells_pools() else None
 
     def ledger(self) -> CudaLedger | None:
         """What the pool gives out from now on; None with ``cudaMallocAsync``, which has no pools that torch could tell of."""
-        return CudaLedger(self.device, self._ids, self) if torch.cuda.get_allocator_backend() == "native" else None
+        return CudaLedger(self.device, self._ids, self) if _tells_pools() else None
 
-    def follow(self, stream: torch.cuda.Stream) -> None:
-        """Make the current stream wait for another one, unless that is being captured: waiting would join its capture."""
-        with torch.cuda.stream(stream):
-            capturing = torch.cuda.is_current_stream_capturing()
-        if not capturing:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
+    def mark(self, earlier: torch.cuda.Event | None = None) -> torch.cuda.Event | None:
+        """An event behind what was queued on the current stream; None if that is being captured."""
+        with torch.cuda.device(self.device):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            event = earlier or torch.cuda.Event()
+            event.record()
+        return event
+
+    def follow(self, mark: torch.cuda.Event) -> None:
+        """Make the current stream wait for the event."""
+        torch.cuda.current_stream(self.device).wait_event(mark)
 
     def poison_free(self) -> None:
-        """Set all bits of what the pool holds and nobody uses. It reads the whole allocator: for debugging."""
+        """Set all bits of what the pool holds and nobody uses. It reads the whole allocator: for debugging.
+
+        Raises:
+            CaptureError: the allocator is ``cudaMallocAsync``.
+        """
+        if not _tells_pools():
+            raise CaptureError(
+                "check_crossing='poison': the allocator cudaMallocAsync does not tell what is free",
+                rule="M2",
+                remedy="use torch's native allocator, or check_crossing='nan'",
+            )
         for address, size_bytes in free_blocks(torch.cuda.memory_snapshot(), self._ids):
             view_of(address, size_bytes, self.device).fill_(255)
 
@@ -117,6 +135,15 @@ class CudaPool:
         self.id = torch.cuda.graph_pool_handle()
         self._ids.append(self.id)
         self._pin = self._capture_small()
+
+
+def _tells_pools() -> bool:
+    """Whether torch's allocator has pools that it can be asked about."""
+    return torch.cuda.get_allocator_backend() == "native"
+
+
+_by_handle: weakref.WeakValueDictionary[tuple[int, tuple[int, int]], CudaPool] = weakref.WeakValueDictionary()
+_by_handle_lock = threading.Lock()
 
 
 class CudaSegment:
@@ -204,9 +231,32 @@ class CudaBackend:
         self.launches = launch_streams(self.device)
         """Streams that hold launches of this backend's graphs; whoever launches them otherwise notes it here."""
 
-    def new_pool(self, stream: torch.cuda.Stream | None = None) -> CudaPool:
-        """Make a pinned pool with a capture stream of its own, or with the side stream given."""
-        return CudaPool(self.device, stream)
+    def new_pool(self, stream: torch.cuda.Stream | None = None, *, handle: Any = None) -> CudaPool:
+        """Make a pinned pool with a capture stream of its own, or with the side stream given.
+
+        Args:
+            stream: the capture stream.
+            handle: a pool of torch's to capture into, that others may use as well: a ``torch.cuda.MemPool``, which is kept
+                alive, or what ``torch.cuda.graph_pool_handle()`` or a graph's ``pool()`` returned. There is one pool for it in
+                a process, as long as it lives, with one capture stream.
+
+        Raises:
+            CaptureError: ``handle`` is none; or its pool has another capture stream; or ``stream`` is the default one.
+        """
+        if handle is None:
+            return CudaPool(self.device, stream)
+        key = self.device.index, pool_id(handle)
+        with _by_handle_lock:
+            found = _by_handle.get(key)
+            if found is None:
+                found = _by_handle[key] = CudaPool(self.device, stream, handle)
+            elif stream is not None and stream != found.stream:
+                raise CaptureError(
+                    f"pool {key[1]} is captured into on another stream",
+                    rule="M1",
+                    remedy="leave stream out: every segment of a pool is captured on the pool's own stream",
+                )
+        return found
 
     def begin_capture(
         self,

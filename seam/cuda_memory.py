@@ -8,9 +8,27 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["CudaLedger", "free_blocks", "pool_bytes", "view_of"]
+from seam.errors import CaptureError
+
+__all__ = ["CudaLedger", "free_blocks", "pool_bytes", "pool_id", "view_of"]
 
 _INACTIVE = "inactive"
+
+
+def pool_id(handle: Any) -> tuple[int, int]:
+    """The id of a pool of torch's: of a ``torch.cuda.MemPool``, or what ``torch.cuda.graph_pool_handle()`` returned.
+
+    Raises:
+        CaptureError: it is neither.
+    """
+    found = getattr(handle, "id", handle)
+    if isinstance(found, tuple) and len(found) == 2 and all(type(number) is int for number in found) and any(found):
+        return found
+    raise CaptureError(
+        f"{handle!r} is no handle of a pool",
+        rule="M1",
+        remedy="give torch.cuda.graph_pool_handle(), a graph's pool(), or a torch.cuda.MemPool",
+    )
 
 
 def pool_bytes(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> int:

@@ -183,8 +183,11 @@ class CapturedForward:
                 of the largest one.
 
         Raises:
-            CaptureError: a sample is no shape of its ladder; or as :meth:`capture` does.
+            CaptureError: a sample is no shape of its ladder, or the allocator does not tell what a pool holds; or as
+                :meth:`capture` does.
         """
+        if self._own_pool().reserved_bytes() is None:
+            raise self._refused("the allocator does not tell what a pool holds", "plan with torch's native allocator")
         chosen = dict(samples or {})
         for name, shapes in chosen.items():
             if len(shapes) != 2 or not set(shapes) <= set(self._of(name).ladder):
@@ -210,7 +213,7 @@ class CapturedForward:
                 now = self._exec_bytes()
                 sample = Sample(
                     shape=shape,
-                    pool_bytes=pool.reserved_bytes(),
+                    pool_bytes=pool.reserved_bytes() or 0,
                     output_bytes=outputs.bytes,
                     held_bytes=held.graph.crossing.held_bytes,
                     exec_bytes=None if now is None or before is None else now - before,

@@ -37,7 +37,8 @@ class ForwardReport:
     refused_calls: Mapping[str, int]
     input_bytes: int
     output_bytes: int
-    pool_bytes: int
+    pool_bytes: int | None
+    """None where the allocator does not tell."""
     held_bytes: int = 0
     """Held for breaks alone, of the pool and outside of it: see :class:`seam.CrossingBytes`."""
     plan: MemoryPlan | None = None
@@ -67,7 +68,8 @@ class ForwardReport:
             if any(calls.values()):
                 lines.append(f"calls {what}: {', '.join(f'{phase} {count}' for phase, count in calls.items() if count)}")
         held = f", held for breaks {self.held_bytes:,}" if self.held_bytes else ""
-        lines.append(f"bytes: inputs {self.input_bytes:,}, outputs {self.output_bytes:,}, pool {self.pool_bytes:,}{held}")
+        pool = "unknown" if self.pool_bytes is None else f"{self.pool_bytes:,}"
+        lines.append(f"bytes: inputs {self.input_bytes:,}, outputs {self.output_bytes:,}, pool {pool}{held}")
         if self.plan is not None:
             lines.append(self.plan.to_text())
         return "\n".join(lines)

@@ -162,7 +162,7 @@ class BreakableGraph:
                 at.run()
             replay_graph(self.segments[-1])
         finally:
-            turn.give_back()
+            turn.give_back(pool)
         self.replay_count += 1
         count("replays")
 

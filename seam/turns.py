@@ -2,7 +2,7 @@
 
 All graphs of a pool work in the same memory: two of them at once write over each other. So a replay or a capture takes the
 pool's turn and is refused where somebody else has it, another thread or an outer replay; and a replay on another stream than
-the one before it is made to wait for that one on the device.
+the one before it is made to wait for that one on the device, and for nothing that was queued on its stream later.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Turn:
         self._thread = 0
         self._doing = ("", "")
         self._stream: Any = None
+        self._mark: Any = None
 
     def take(self, doing: str, label: str, error: type[SeamError]) -> None:
         """From now on the pool's memory is the caller's alone, until it calls :meth:`give_back`.
@@ -46,16 +47,17 @@ class Turn:
             raise self._refused(doing, label, error)
         self._thread, self._doing = threading.get_ident(), (label, doing)
 
-    def give_back(self) -> None:
-        """The pool's memory is free for the next one."""
-        self._lock.release()
+    def give_back(self, pool: Pool) -> None:
+        """The pool's memory is free for the next one, once what the caller queued has run."""
+        try:
+            self._stream, self._mark = pool.current_stream(), pool.mark(self._mark)
+        finally:
+            self._lock.release()
 
     def follow(self, pool: Pool) -> None:
-        """Make the current stream wait for the stream that worked in the pool before."""
-        current = pool.current_stream()
-        before, self._stream = self._stream, current
-        if before is not None and before != current:
-            pool.follow(before)
+        """Make the current stream wait for what worked in the pool before."""
+        if self._mark is not None and self._stream != pool.current_stream():
+            pool.follow(self._mark)
 
     def _refused(self, doing: str, label: str, error: type[SeamError]) -> SeamError:
         holder = " is ".join(self._doing)

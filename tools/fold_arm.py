@@ -98,7 +98,7 @@ class Measured(Strict):
     exec_bytes_source: str
     own_exec_device_bytes: int | None
     """The same for executables that are not folded, measured in the same process after it; None where not all sizes were."""
-    pool_bytes: int
+    pool_bytes: int | None
     warm_up_seconds: float
     """The first run of every size, compilation included."""
     capture_seconds: float

@@ -1,9 +1,10 @@
 """Measure what a captured ladder adds in memory for activations and for what crosses breaks, against its largest shape alone.
 
 Arms, each in a process of its own on a GPU: ``largest`` captures the largest shape; ``ladder`` all shapes; ``held`` all
-shapes with everything that crosses a break, and every output, held for each shape. ``ladder`` also predicts its memory
-beforehand from two smaller shapes. It is replayed in shuffled rounds on fresh inputs and compared with eager bit for bit, while
-the allocator hands out what is free, and a second ladder is captured into the same pool in between.
+shapes with everything that crosses a break, and every output, held for each shape; ``peer`` all shapes by
+``breakable-cuda-graphs``, whose attention writes in place, where it is installed. ``ladder`` also predicts its memory
+beforehand from two smaller shapes. It and ``peer`` are replayed in shuffled rounds on fresh inputs and compared with eager
+bit for bit, while the allocator hands out what is free, and a second ladder is captured into the same pool in between.
 
 Usage: python tools/measure_memory.py [--device cuda|cpu] [--workload decode,prefill] [--sizes LIST] [--layers N] [--rounds N]
 [--json FILE]. Exit 0: what ran was exact; 1: a replay differed or an arm failed; 2: nothing can be measured here. The simulated
@@ -13,11 +14,12 @@ device's pool is measured as well; it rounds and splits as its own allocator doe
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import random
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -34,20 +36,24 @@ from graphdedup import DedupBackend
 from graphdedup.demo import parse_sizes
 from graphdedup.driver import driver_for
 from graphdedup.errors import GraphDedupError, SettingsError
+from seam.cuda_memory import pool_bytes
 from seam.errors import SeamError
 
 if TYPE_CHECKING:  # where tools is no package
     from fold_arm import Strict
     from fold_workloads import settle
+    from memory_peer import PeerLadder
     from memory_workloads import WORKLOADS, Forward
 else:
     from tools.fold_arm import Strict
     from tools.fold_workloads import settle
+    from tools.memory_peer import PeerLadder
     from tools.memory_workloads import WORKLOADS, Forward
 
 __all__ = ["Arm", "Result", "Spec", "main", "run_arm"]
 
-ARMS = ("largest", "ladder", "held")
+ARMS = ("largest", "ladder", "held", "peer")
+_PEER = "breakable_cuda_graphs"
 
 
 class Spec(Strict):
@@ -71,7 +77,7 @@ class Arm(Strict):
     execs: int = 0
     added_bytes: int = 0
     """What all allocator pools reserve after the capture and one replay of each shape, over what they did before it."""
-    pool_bytes: int = 0
+    pool_bytes: int | None = 0
     held_bytes: int = 0
     shared_bytes_largest: int = 0
     """What crosses the breaks of the largest shape in memory that others use too."""
@@ -81,6 +87,8 @@ class Arm(Strict):
     mismatches: int = 0
     capture_seconds: float = 0.0
     failed: str = ""
+    skipped: str = ""
+    """Why it was not run, through no fault of the arm."""
 
 
 class Result(Strict):
@@ -95,7 +103,9 @@ class Result(Strict):
 
 
 def run_arm(spec: Spec) -> Arm:
-    """Capture, measure, and compare where the arm is the whole ladder."""
+    """Capture, measure, and compare where the arm is a whole ladder that may be replayed in any order."""
+    if spec.arm == "peer":
+        return _run_peer(spec)
     work = WORKLOADS[spec.workload]
     device = torch.device(spec.device)
     config = work.config(spec.device).model_copy(update={"layers": spec.layers})
@@ -122,7 +132,12 @@ def run_arm(spec: Spec) -> Arm:
         execs = backend.stats().execs
         compared = mismatches = 0
         if spec.arm == "ladder":
-            compared, mismatches = _compare(captured, forward, spec, backend, pool)
+
+            def second(others: Sequence[int]) -> seam.CapturedForward:
+                made = _captured(forward, others, work.inputs, backend, pool, shares=True, layers=spec.layers)
+                return made.capture()
+
+            compared, mismatches = _compare(captured, forward, spec, second)
         arm = Arm(
             workload=spec.workload,
             arm=spec.arm,
@@ -144,6 +159,45 @@ def run_arm(spec: Spec) -> Arm:
     return arm
 
 
+@torch.no_grad()
+def _run_peer(spec: Spec) -> Arm:
+    """The same with ``breakable-cuda-graphs``."""
+    if spec.device != "cuda" or importlib.util.find_spec(_PEER) is None:
+        return Arm(workload=spec.workload, arm=spec.arm, skipped="needs a GPU and the package breakable-cuda-graphs")
+    work, device = WORKLOADS[spec.workload], torch.device(spec.device)
+    config = work.config(spec.device).model_copy(update={"layers": spec.layers})
+    forward = work.make(config, device, spec.sizes[-1])
+    ladder = PeerLadder(forward, spec.sizes, work.inputs, device)
+    ladder.warm_up()
+    before, began = _reserved_on(device), time.perf_counter()
+    ladder.capture()
+    for graph in ladder.graphs.values():
+        graph.replay()
+    settle(device)
+    seconds = time.perf_counter() - began
+    added = _reserved_on(device) - before
+    held = pool_bytes(torch.cuda.memory_snapshot(), [ladder.pool])
+    segments = ladder.segments
+
+    def second(others: Sequence[int]) -> PeerLadder:
+        return PeerLadder(forward, others, work.inputs, device, beside=ladder).capture()
+
+    compared, mismatches = _compare(ladder, forward, spec, second)
+    ladder.close()
+    return Arm(
+        workload=spec.workload,
+        arm=spec.arm,
+        shapes=len(spec.sizes),
+        graphs=segments,
+        execs=segments,
+        added_bytes=added,
+        pool_bytes=held,
+        compared=compared,
+        mismatches=mismatches,
+        capture_seconds=round(seconds, 3),
+    )
+
+
 def _captured(
     forward: Forward, sizes: Sequence[int], inputs: Any, backend: DedupBackend, pool: seam.Pool, *, shares: bool, layers: int
 ) -> seam.CapturedForward:
@@ -161,18 +215,20 @@ def _captured(
 
 
 def _compare(
-    captured: seam.CapturedForward, forward: Forward, spec: Spec, backend: DedupBackend, pool: seam.Pool
+    captured: Callable[..., Any],
+    forward: Forward,
+    spec: Spec,
+    capture_second: Callable[[Sequence[int]], seam.CapturedForward | PeerLadder],
 ) -> tuple[int, int]:
     """Shuffled rounds; before the second one a ladder of other shapes is captured into the same pool."""
     work, device = WORKLOADS[spec.workload], torch.device(spec.device)
     config = work.config(spec.device)
     generator = torch.Generator().manual_seed(1)
     compared = mismatches = 0
-    second: seam.CapturedForward | None = None
+    second: seam.CapturedForward | PeerLadder | None = None
     for turn in range(spec.rounds):
         if turn == 1:
-            others = sorted({max(1, size - 1) for size in spec.sizes[-3:]})
-            second = _captured(forward, others, work.inputs, backend, pool, shares=True, layers=spec.layers).capture()
+            second = capture_second(sorted({max(1, size - 1) for size in spec.sizes[-3:]}))
         forward.start()
         churn = [torch.full((1 << 20,), float("nan"), device=device) for _ in range(8)]
         for size in random.Random(turn).sample(spec.sizes, len(spec.sizes)):
@@ -190,11 +246,15 @@ def _compare(
 def _reserved(backend: DedupBackend, device: torch.device) -> int:
     """Bytes that allocators hold on the device for anyone, with what is cached given back."""
     if device.type == "cuda":
-        settle(device)
-        torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved(device)
+        return _reserved_on(device)
     inner: Any = backend.inner
     return int(inner.device.memory.total_reserved_bytes())
+
+
+def _reserved_on(device: torch.device) -> int:
+    settle(device)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
 
 
 def _one_process(spec: Spec) -> Arm:
@@ -263,9 +323,12 @@ _HEAD = (
 
 
 def _line(arm: Arm, largest: int | None) -> str:
+    if arm.skipped:
+        return f"{arm.workload:<9} {arm.arm:<8} not run: {arm.skipped}"
     if arm.failed:
         return f"{arm.workload:<9} {arm.arm:<8} failed: {arm.failed}"
-    megabytes = [f"{count / 1e6:.2f}" for count in (arm.added_bytes, arm.pool_bytes, arm.held_bytes)]
+    taken = (arm.added_bytes, arm.pool_bytes, arm.held_bytes)
+    megabytes = ["-" if count is None else f"{count / 1e6:.2f}" for count in taken]
     ratio = f"{arm.added_bytes / largest:.2f}x" if largest else "-"
     wrong = f"{arm.mismatches}/{arm.compared}"
     return _COLUMNS.format(

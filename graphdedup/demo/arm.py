@@ -82,7 +82,7 @@ class ArmResult(BaseModel):
     refusals: tuple[RefusalRow, ...]
     exec_device: Figure
     exec_host: Figure
-    pool_bytes: int
+    pool_bytes: int | None
     capture_seconds: float
     first_replay_seconds: float
     fold_seconds: float

@@ -193,7 +193,8 @@ class ModeResult(_Frozen):
     ``captured`` counts segments: a size captured in FULL mode is one, in BREAKABLE mode one more than the model has
     layers. ``compared`` counts replays compared with the eager forward, ``mismatches`` those that differed in any bit.
     The ``unfolded_*`` fields come from a second capture without folding, in a process of its own, and are None when
-    none was made. ``pool_bytes`` is measured by the allocator; ``bytes_source`` speaks for the bytes of executables.
+    none was made. ``pool_bytes`` is measured by the allocator, None if it does not tell; ``bytes_source`` speaks for the bytes
+    of executables.
     """
 
     captured: Count
@@ -216,7 +217,7 @@ class ModeResult(_Frozen):
     bytes_how: str
     exec_device_bytes: int | None
     exec_host_bytes: int | None
-    pool_bytes: Count
+    pool_bytes: Count | None
     capture_seconds: Seconds
     fold_seconds: Seconds
     unfolded_captured: Count | None = None

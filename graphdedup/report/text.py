@@ -160,7 +160,7 @@ _DEMO_ROWS: tuple[tuple[str, Callable[[ModeResult], str], bool], ...] = (
     ("  without folding", lambda m: _unfolded_bytes(m.unfolded_exec_device_bytes, m), True),
     ("exec bytes, host", lambda m: _bytes_with_source(m.exec_host_bytes, m), False),
     ("  without folding", lambda m: _unfolded_bytes(m.unfolded_exec_host_bytes, m), True),
-    ("pool bytes", lambda m: f"{format_bytes(m.pool_bytes)} measured", False),
+    ("pool bytes", lambda m: "unknown" if m.pool_bytes is None else f"{format_bytes(m.pool_bytes)} measured", False),
     ("capture seconds", lambda m: f"{m.capture_seconds:.3f}", False),
     ("fold seconds", lambda m: f"{m.fold_seconds:.3f}", False),
     ("seconds without folding", lambda m: _optional_seconds(m.unfolded_seconds), True),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from seam.backend import HostCopy, Pool, SegmentInfo
+from seam.errors import CaptureError
 
 from .capture import Capture
 from .device import AUTO_FREE_ON_LAUNCH, SimulatedDevice, release_pool_with
@@ -71,8 +73,12 @@ class SimulatedPool:
         """What the pool gives out from now on."""
         return SimulatedLedger(self.device.memory, self.id, self._stream.id)
 
-    def follow(self, stream: Stream) -> None:
-        """Nothing to do: work runs at once."""
+    def mark(self, earlier: Any = None) -> Any:
+        """The current stream: work runs at once."""
+        return current_stream()
+
+    def follow(self, mark: Any) -> None:
+        """Nothing to do: what was marked has run."""
 
     def poison_free(self) -> None:
         """Set all bits of what the pool holds and no tensor uses."""
@@ -111,8 +117,16 @@ class SimulatedBackend:
         """``"simulated"``."""
         return "simulated"
 
-    def new_pool(self, stream: Stream | None = None) -> SimulatedPool:
-        """Make a pool with ``stream`` as its capture stream, a new one if None."""
+    def new_pool(self, stream: Stream | None = None, *, handle: Any = None) -> SimulatedPool:
+        """Make a pool with ``stream`` as its capture stream, a new one if None.
+
+        Raises:
+            CaptureError: a ``handle`` is given: this device knows no pools that others made.
+        """
+        if handle is not None:
+            raise CaptureError(
+                f"the simulated device knows no pool {handle!r}", rule="M1", remedy="leave handle out, or capture on a GPU"
+            )
         return SimulatedPool(self.device, stream if stream is not None else Stream(name="capture stream"))
 
     def begin_capture(

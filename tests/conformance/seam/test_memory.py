@@ -357,6 +357,8 @@ def test_an_argument_that_a_break_stored_stays_readable(backend: seam.GraphBacke
 def test_poison_names_the_break_that_read_what_nobody_writes(backend: seam.GraphBackend, device: str) -> None:
     """M2: ``table`` is filled at capture alone. Whoever takes its memory decides what a replay reads there.
 
+    It is too large for what comes after it to lie on a part of it.
+
     ``check_crossing="poison"`` poisons what is free before each replay, so that the break is named.
     """
     filled: list[bool] = []
@@ -373,11 +375,11 @@ def test_poison_names_the_break_that_read_what_nobody_writes(backend: seam.Graph
         graph = seam.BreakableGraph(backend)
         at = torch.arange(4, device=device)
         with seam.capture(graph, check_crossing=check):
-            y = lookup(torch.empty(256, device=device), at) + 1
+            y = lookup(torch.empty(1 << 19, device=device), at) + 1
         return graph, y
 
     graph, _ = forward("poison")
-    with pytest.raises(seam.BreakError, match=r"argument of lookup \[0\] holds poison in 256 of 256 elements.*S5"):
+    with pytest.raises(seam.BreakError, match=r"argument of lookup \[0\] holds poison in 524288 of 524288 elements.*S5"):
         graph.replay()
     graph.close()
     graph, _ = forward("nan")

@@ -119,15 +119,15 @@ def test_a_replay_inside_a_break_of_a_capture_of_the_same_pool_is_refused(backen
 def test_a_replay_on_another_stream_follows_the_one_before(
     backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current stream is told to wait for the one that the pool was used on, and for no other."""
+    """The current stream waits where the pool was used on another one, at a replay and at a capture, and nowhere else."""
     pool = backend.new_pool()
     graph, *_ = captured(backend, device, pool, "graph")
-    followed: list[Any] = []
+    waited: list[Any] = []
     follow = type(pool).follow
 
-    def noted(self: Any, stream: Any) -> None:
-        followed.append(stream)
-        follow(self, stream)
+    def noted(self: Any, mark: Any) -> None:
+        waited.append(self.current_stream())
+        follow(self, mark)
 
     monkeypatch.setattr(type(pool), "follow", noted)
     make: Any = torch.cuda.Stream if device == "cuda" else seam.simulated.Stream
@@ -136,5 +136,9 @@ def test_a_replay_on_another_stream_follows_the_one_before(
     for stream in (one, one, two, two, one):
         with enter(stream):
             graph.replay()
-    assert followed == [pool.stream, one, two]
+    assert waited == [one, two, one]
+    late, *_ = captured(backend, device, pool, "late")
+    late.replay()
+    assert waited == [one, two, one, pool.stream], "the capture waits for stream one; its own caller replays next"
     graph.close()
+    late.close()
