@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
+
+_EXECS = "execs"
+_STEP_BYTES = 2 << 20
+"""Drivers take device memory in steps of this: a few small executables cost one step, or none if there is room."""
 
 __all__ = ["MemoryPlan", "PhaseSamples", "PlanRow", "Sample", "predict", "sample_shapes"]
 
@@ -66,7 +70,8 @@ class MemoryPlan:
 
     def measured(self, measured: Mapping[str, int | None]) -> MemoryPlan:
         """The same with what was measured, by the names of the rows."""
-        rows = tuple(PlanRow(row.name, row.predicted_bytes, measured.get(row.name)) for row in self.rows)
+        told = {**measured, _EXECS: _whole_steps(measured.get(_EXECS))}
+        rows = tuple(PlanRow(row.name, row.predicted_bytes, told.get(row.name)) for row in self.rows)
         return MemoryPlan(self.label, self.samples, rows)
 
     def row(self, name: str) -> PlanRow:
@@ -101,8 +106,8 @@ def sample_shapes(ladder: Sequence[int]) -> tuple[int, int]:
 def predict(label: str, input_bytes: int, phases: Mapping[str, PhaseSamples]) -> MemoryPlan:
     """Predict from the samples of each phase; all phases share a pool.
 
-    Rows: ``inputs``; ``outputs``, those that shapes share; ``pool``; ``held for breaks``; ``execs``, modelled, if the backend
-    tells.
+    Rows: ``inputs``; ``outputs``, those that shapes share; ``pool``; ``held for breaks``; ``execs``, modelled and in whole
+    steps of 2 MB, if the backend tells.
     """
     known = list(phases.values())
     rows = [
@@ -112,9 +117,18 @@ def predict(label: str, input_bytes: int, phases: Mapping[str, PhaseSamples]) ->
         PlanRow("held for breaks", sum(phase.at("held_bytes", shape) for phase in known for shape in phase.ladder)),
     ]
     if known and all(sample.exec_bytes is not None for phase in known for sample in phase.samples):
-        rows.append(PlanRow("execs", sum(_exec_bytes(phase.samples, len(phase.ladder)) for phase in known)))
+        modelled = sum(_exec_bytes(phase.samples, len(phase.ladder)) for phase in known)
+        rows.append(PlanRow(_EXECS, _whole_steps(modelled)))
     shapes = {name: tuple(sorted({sample.shape for sample in phase.samples})) for name, phase in phases.items()}
     return MemoryPlan(label, shapes, tuple(rows))
+
+
+@overload
+def _whole_steps(size_bytes: int) -> int: ...
+@overload
+def _whole_steps(size_bytes: None) -> None: ...
+def _whole_steps(size_bytes: int | None) -> int | None:
+    return None if size_bytes is None else -(-size_bytes // _STEP_BYTES) * _STEP_BYTES
 
 
 def _exec_bytes(samples: Sequence[Sample], shapes: int) -> int:

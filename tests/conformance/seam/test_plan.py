@@ -94,18 +94,19 @@ def test_what_is_held_for_breaks_is_the_sum_of_the_shapes(backend: seam.GraphBac
 
 
 @pytest.mark.parametrize("tier", ["structure", "exact"])
-def test_executables_are_planned_as_they_fold(tier: str, backend: seam.GraphBackend) -> None:
-    """Two segments of one node or two: each executable is modelled as one of ten nodes, 133 KB. Folded, shapes add none."""
+def test_executables_are_planned_as_they_fold(tier: str, backend: seam.GraphBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each executable took 1 MB, two would take one step of 2 MB, and ten five. Folded, shapes add none."""
+    monkeypatch.setattr("graphdedup.backend.modelled_exec_bytes", lambda nodes: (1_000_000, 0))
+    execs, steps = (2, 1) if tier == "structure" else (10, 5)
     dedup = graphdedup.DedupBackend(backend, graphdedup.FoldPolicy.parse(tier=tier), enabled=True)
     with made(dedup) as captured:
         plan = captured.plan()
         captured.capture()
-        execs = dedup.stats().execs
+        assert dedup.stats().execs == execs
         report = captured.report().plan
         assert report is not None
-        assert report.row("execs") == seam.PlanRow("execs", execs * 133_000, execs * 133_000)
-        assert plan.row("execs").predicted_bytes == execs * 133_000
-        assert execs == (2 if tier == "structure" else 10)
+        assert report.row("execs") == seam.PlanRow("execs", steps << 21, steps << 21)
+        assert plan.row("execs").predicted_bytes == steps << 21
     assert dedup.stats().execs == 0
 
 
@@ -143,8 +144,9 @@ def test_samples_are_the_shapes_nearest_to_an_eighth_and_a_quarter(ladder: tuple
 
 
 def test_prediction_follows_the_line_and_never_falls_below_nothing() -> None:
-    """Worked out by hand: pool 100 + 10 a row, outputs 2 a row, 5 held a row; each further shape adds 30 of executables."""
-    rising = PhaseSamples((1, 2, 4, 8), (Sample(1, 110, 2, 5, 40), Sample(2, 120, 4, 10, 70)), True)
+    """Worked out by hand: pool 100 + 10 a row, outputs 2 a row, 5 held a row; executables take 3 MB, and 2 MB
+    more for each further shape, in all 9 MB or five steps."""
+    rising = PhaseSamples((1, 2, 4, 8), (Sample(1, 110, 2, 5, 3_000_000), Sample(2, 120, 4, 10, 5_000_000)), True)
     falling = PhaseSamples((1, 2, 100), (Sample(1, 50, 9, 9, 0), Sample(2, 40, 4, 4, 0)), False)
     plan = predict("model", 64, {"decode": rising, "draft": falling})
     assert {row.name: row.predicted_bytes for row in plan.rows} == {
@@ -152,16 +154,16 @@ def test_prediction_follows_the_line_and_never_falls_below_nothing() -> None:
         "outputs": 16,
         "pool": 180,  # decode 100 + 10 * 8; draft 0 + (9 + 4)
         "held for breaks": 5 * (1 + 2 + 4 + 8) + 9 + 4 + 0,
-        "execs": 40 + 3 * 30,
+        "execs": 5 << 21,
     }
-    assert plan.measured({"pool": 1_170}).to_text().splitlines() == [
+    assert plan.measured({"pool": 1_170, "execs": 2_097_153}).to_text().splitlines() == [
         "memory of model, predicted from decode 1, 2; draft 1, 2",
-        "bytes            predicted  measured",
-        "inputs                  64",
-        "outputs                 16",
-        "pool                   180     1,170",
-        "held for breaks         88",
-        "execs                  130",
+        "bytes             predicted   measured",
+        "inputs                   64",
+        "outputs                  16",
+        "pool                    180      1,170",
+        "held for breaks          88",
+        "execs            10,485,760  4,194,304",
     ]
     untold = PhaseSamples((1, 2), (Sample(1, 1, 1, 1, None), Sample(2, 1, 1, 1, 3)), True)
     assert [row.name for row in predict("model", 0, {"decode": untold}).rows][-1] == "held for breaks"
