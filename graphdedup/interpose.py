@@ -60,6 +60,7 @@ class Interposition:
         self._lock = threading.RLock()
         self._count = 0
         self._on_gpu = False
+        self._making = False
 
     @property
     def backends(self) -> tuple[DedupBackend, ...]:
@@ -102,6 +103,8 @@ class Interposition:
         """A capture is about to begin on the current device."""
         runner, site = _caller()
         with self._lock:
+            if self._making:  # a backend captures too, to learn how torch does it: that graph is torch's own
+                return None, SegmentInfo(label="the fold's own graph"), ""
             if not self._backends:
                 self._on_gpu = torch.cuda.is_available()  # asked here, since nothing of CUDA may be touched before
             index = torch.cuda.current_device() if self._on_gpu else -1
@@ -112,11 +115,14 @@ class Interposition:
 
     def _made(self, index: int) -> DedupBackend | None:
         device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
+        self._making = True
         try:
             backend = self._make_backend(device, self.policy)
         except Exception as error:  # whatever it is, the runner must not notice
             _log.warning("graphs on %s are not folded: %s", device, error)
             return None
+        finally:
+            self._making = False
         backend.end_sessions_after(_QUIET_SECONDS)
         return backend
 

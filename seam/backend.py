@@ -79,6 +79,13 @@ class Pool(Protocol):
     def reserved_bytes(self) -> int | None:
         """Bytes that the pool holds on the device, in use or not; None where the allocator does not tell."""
 
+    def check_split(self) -> None:
+        """A segment is about to end at a break, which runs at once on what the segment took from the pool.
+
+        Raises:
+            CaptureError: a break cannot read that here, since it is memory of the segment's graph alone.
+        """
+
     def ledger(self) -> Ledger | None:
         """What the pool gives out from now on; None where that cannot be told, so that what crosses breaks is held (S5)."""
 

@@ -80,8 +80,21 @@ class CudaPool:
         """
         return pool_bytes(torch.cuda.memory_snapshot(), self._ids) if _tells_pools() else None
 
+    def check_split(self) -> None:
+        """With ``cudaMallocAsync`` a graph takes its memory when it runs: at the capture a break would read what is not there.
+
+        Raises:
+            CaptureError: the allocator is that one.
+        """
+        if not _tells_pools():
+            raise CaptureError(
+                "a break cannot run while the allocator is cudaMallocAsync: what a segment takes is there only once it has run",
+                rule="S5",
+                remedy="use torch's native allocator, or capture with mode='full'",
+            )
+
     def ledger(self) -> CudaLedger | None:
-        """What the pool gives out from now on; None with ``cudaMallocAsync``, which has no pools that torch could tell of."""
+        """What the pool gives out from now on; None with ``cudaMallocAsync``, which does not tell."""
         return CudaLedger(self.device, self._ids, self) if _tells_pools() else None
 
     def mark(self, earlier: torch.cuda.Event | None = None) -> torch.cuda.Event | None:

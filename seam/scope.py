@@ -185,6 +185,7 @@ class CaptureScope:
                     remedy="give each break of a capture a slot of its own (the default)",
                 )
             self._slots.append(slot)
+            self.pool.check_split()
             self.end_segment()
             if self._barrier_fn is not None:
                 self._barrier_fn()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -153,6 +155,27 @@ def test_graphed_callables_train_to_the_same_bits(dropout: float) -> None:
     assert stats.execs < stats.captured
 
 
+_FRESH = """
+import torch, graphdedup
+with graphdedup.interpose() as found:
+    from tests.gpu.test_interpose import Ladder
+    weight = torch.randn(256, 256, device="cuda") / 16
+    ladder = Ladder(torch.no_grad()(lambda x: torch.relu(x @ weight) + 1))
+    ladder.check()
+    stats = found.stats()
+    print(stats.captured, stats.passed_through, stats.execs < stats.captured, stats.mismatches)
+"""
+
+
+def test_the_first_thing_that_a_process_does_may_be_interposed() -> None:
+    """The fold makes itself ready at the first capture, and captures a graph of its own then."""
+    ran = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "not folded" not in ran.stderr
+    assert ran.stdout.split() == [str(len(SIZES)), "0", "True", "0"]
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # the trees' own, to begin their pool
 def test_inductors_graph_trees_find_the_class() -> None:
     weight = torch.randn(64, 64, device="cuda")
 

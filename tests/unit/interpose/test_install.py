@@ -45,6 +45,27 @@ def test_install_is_idempotent_and_counts(plain: Any, maker: Any) -> None:
     assert installed() is None
 
 
+def test_what_a_backend_captures_while_it_is_made_is_torchs_own(plain: Any, maker: Any) -> None:
+    """A driver captures a graph to learn how torch instantiates, under the class that is installed by then."""
+    makings: list[torch.device] = []
+
+    def capturing(device: torch.device, policy: FoldPolicy) -> Any:
+        makings.append(device)
+        own = Run(1, factor=5, keep_graph=True)
+        own.graph.instantiate()
+        check([own])
+        own.graph.reset()
+        return maker(device, policy)
+
+    with interpose(make_backend=capturing) as found:
+        runs = [Run(4), Run(2, factor=3)]
+        check(runs)
+        assert len(makings) == 1
+        assert (found.stats().captured, found.stats().passed_through) == (2, 0)
+        for run in runs:
+            run.graph.reset()
+
+
 def test_another_policy_is_refused_while_one_is_installed(plain: Any, maker: Any) -> None:
     with interpose(make_backend=maker):
         with pytest.raises(GraphDedupError, match=r"another policy is installed.*uninstall"):
