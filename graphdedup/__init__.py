@@ -16,6 +16,7 @@ from __future__ import annotations
 from graphdedup.backend import DedupBackend, DedupHandle
 from graphdedup.checking import CheckResult, OutputMismatch, check
 from graphdedup.errors import DriverError, GraphDedupError, ReportError, SettingsError
+from graphdedup.estimate import ExecEstimate, estimate_bytes
 from graphdedup.graphs_file import GraphsFile
 from graphdedup.interpose import Interposition, install, interpose, uninstall
 from graphdedup.placement import Placement
@@ -34,6 +35,7 @@ __all__ = [
     "DedupHandle",
     "DriverError",
     "Edge",
+    "ExecEstimate",
     "FoldPolicy",
     "FootprintReport",
     "GraphDedupError",
@@ -51,6 +53,7 @@ __all__ = [
     "Verify",
     "__version__",
     "check",
+    "estimate_bytes",
     "install",
     "interpose",
     "uninstall",

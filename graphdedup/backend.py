@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphdedup import settings, snapshot
+from graphdedup import events, settings, snapshot
 from graphdedup.capabilities import Capabilities
 from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.errors import GraphDedupError
+from graphdedup.estimate import ExecEstimate, estimate_live
+from graphdedup.events import Kind, Span
 from graphdedup.export import answer, graphs_file
 from graphdedup.footprint import modelled_exec_bytes
 from graphdedup.graphs_file import GraphsFile
 from graphdedup.group import Member
+from graphdedup.observing import observe_if_asked
 from graphdedup.plan import plan_digest
 from graphdedup.policy import FoldPolicy, Verify
 from graphdedup.registries import registry_of
@@ -27,6 +30,7 @@ from graphdedup.session import EndedSessions, SessionLog
 from graphdedup.stats import Stats
 from graphdedup.topology import Node, Topology
 from seam.backend import GraphBackend, Handle, HostCopy, Pool, SegmentInfo
+from seam.plan import MemoryPlan
 
 if TYPE_CHECKING:
     from graphdedup.verify import Verifier
@@ -46,6 +50,7 @@ class DedupHandle:
 
 class _Current(threading.local):
     segment: SegmentInfo = SegmentInfo()
+    event: Span | None = None
 
 
 class DedupBackend:
@@ -91,6 +96,7 @@ class DedupBackend:
         level = settings.log_level(log)
         if level is not None:
             settings.log_to_stderr(level)
+        observe_if_asked()
         checks = verify if isinstance(verify, Verify) else None
         if checks is None and settings.switch(settings.VERIFY, verify if not isinstance(verify, Verify) else None, False):
             checks = Verify()
@@ -139,9 +145,15 @@ class DedupBackend:
         if self.registry is not None:
             self.registry.pools.add(pool)
         self._current.segment = segment or SegmentInfo()
-        self.inner.begin_capture(
-            pool, segment=segment, capture_error_mode=capture_error_mode, **({"generators": generators} if generators else {})
-        )
+        event = events.begin(Kind.CAPTURE, self._current.segment) if self.registry is not None else None
+        others = {"generators": generators} if generators else {}
+        try:
+            self.inner.begin_capture(pool, segment=segment, capture_error_mode=capture_error_mode, **others)
+        except BaseException as error:
+            if event is not None:
+                event.close(error)
+            raise
+        self._current.event = event
 
     def end_capture(self, *, discard: bool = False) -> DedupHandle | None:
         """End the capture and fold what it recorded.
@@ -149,7 +161,11 @@ class DedupBackend:
         Raises:
             DriverError: the graph cannot be instantiated; it was released.
         """
-        inner = self.inner.end_capture(discard=discard)
+        event, self._current.event = self._current.event, None
+        with event or nullcontext():
+            if event is not None and discard:
+                event.event.outcome = "discarded"
+            inner = self.inner.end_capture(discard=discard)
         if discard or inner is None:
             return None
         return self._take(inner, self._current.segment)
@@ -203,7 +219,8 @@ class DedupBackend:
         if self._sync and segment.after:
             self._wait(f"the break {segment.after} before {segment}")
         if not self.registry.replay(handle.member, self._verifier):
-            self.inner.replay_graph(handle.inner)
+            with events.span(Kind.LAUNCH, segment):
+                self.inner.replay_graph(handle.inner)
         if self._sync:
             self._wait(str(segment))
 
@@ -273,6 +290,34 @@ class DedupBackend:
         if self.registry is None:
             return None
         return sum(modelled_exec_bytes(one.node_count)[0] for group in self.registry.groups() for one in group.executables)
+
+    def estimate(
+        self,
+        shapes: int | Iterable[int],
+        *,
+        session: str | None = None,
+        groups_at_most: int | None = None,
+        streams: int = 1,
+        plan: MemoryPlan | None = None,
+    ) -> ExecEstimate:
+        """Device bytes that the executables of a whole ladder will take, folded and not, from the graphs that are captured
+        now: two shapes at least. Modelled, with upper bounds; see :func:`graphdedup.estimate_bytes` and docs/estimate.md.
+
+        Args:
+            shapes: the shapes of the ladder, or how many there are.
+            session: whose graphs to look at; may be left out where all live ones are of one session.
+            groups_at_most: how many groups the ladder folds to at most, where that is known.
+            streams: on how many streams graphs of one group are replayed at once.
+            plan: a plan of :meth:`seam.CapturedForward.plan`, whose pool is to stand beside it.
+
+        Raises:
+            GraphDedupError: the fold is switched off, or the live graphs are too few, of several sessions, or not alike.
+            SettingsError: a number is none, or less than what is captured.
+        """
+        registry = self._registry("nothing was read")
+        return estimate_live(
+            registry, shapes=shapes, session=session, groups_at_most=groups_at_most, streams=streams, plan=plan
+        )
 
     def plan_digest(self) -> str:
         """32 hexadecimal digits, equal in every process that captured and folded the same graphs alike.

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from graphdedup import events
 from graphdedup.driver.protocol import GraphDriver
 from graphdedup.errors import DriverError
+from graphdedup.events import Kind
 from graphdedup.footprint import Span, modelled_exec_bytes
-from graphdedup.group import Executable, Group, Member
+from graphdedup.group import Executable, Group, Member, next_exec_id
 from graphdedup.policy import Concurrent, FoldPolicy
 from graphdedup.tally import Counters, Reasons
 
@@ -99,7 +101,8 @@ class Execs:
         executable.aged = False
         began = time.perf_counter()
         try:
-            fresh = self._driver.instantiate(member.raw)
+            with events.span(Kind.INSTANTIATE, member.segment, executable.id, "refresh"):
+                fresh = self._driver.instantiate(member.raw)
         except DriverError as error:
             self._degraded.note(f"no new executable for a steady graph: {error.problem}", str(member.segment))
             return
@@ -159,15 +162,19 @@ class Execs:
         """A new executable on the member's own graph, claimed. ``_making`` is held."""
         size = sum(modelled_exec_bytes(member.node_count))
         self._make_room(size)
+        number = next_exec_id()
         began, span = time.perf_counter(), Span.begin(self._device)
         try:
-            handle = self._driver.instantiate(member.raw)
+            with events.span(Kind.INSTANTIATE, member.segment, number):
+                handle = self._driver.instantiate(member.raw)
         finally:
             self._counters.instantiate_seconds += time.perf_counter() - began
         grown = span.end()
         self._counters.exec_host_bytes += max(0, grown.host_rss_bytes)
         self._counters.exec_device_bytes += grown.exec_device_bytes or 0
-        executable = Executable(handle, group, member.node_count, size, member.clustered, member.id, stream=stream, claims=1)
+        executable = Executable(
+            handle, group, member.node_count, size, member.clustered, member.id, stream=stream, claims=1, id=number
+        )
         with self._lock:
             group.executables.append(executable)
             self._live[executable] = None

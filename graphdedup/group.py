@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,14 @@ from typing import Any
 from graphdedup.clusters import ClusterUse, Use
 from seam.backend import SegmentInfo
 
-__all__ = ["Executable", "Group", "Member"]
+__all__ = ["Executable", "Group", "Member", "next_exec_id"]
+
+_exec_ids = itertools.count(1)
+
+
+def next_exec_id() -> int:
+    """A number for an executable, never used again in this process (rule D8)."""
+    return next(_exec_ids)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +45,8 @@ class Executable:
     """Stream of the last launch, as the driver names it."""
     claims: int = 0
     """Replays, on ``stream``, that have chosen it and are not through."""
+    id: int = field(default_factory=next_exec_id)
+    """What a trace calls it."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 

@@ -24,6 +24,7 @@ from graphdedup import settings
 from graphdedup.backend import DedupBackend
 from graphdedup.errors import GraphDedupError
 from graphdedup.interposed_graph import interposed_class
+from graphdedup.observing import observe_if_asked
 from graphdedup.policy import FoldPolicy
 from graphdedup.report.model import FootprintReport
 from graphdedup.stats import Stats
@@ -174,6 +175,7 @@ def install(policy: FoldPolicy | str | None = None, *, make_backend: MakeBackend
     level = settings.log_level(None)
     if level is not None:
         settings.log_to_stderr(level)
+    observe_if_asked()
     with _state.lock:
         held = _state.interposition
         if held is not None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from graphdedup import events
 from graphdedup.backend import DedupBackend, DedupHandle
 from graphdedup.errors import GraphDedupError
+from graphdedup.events import Kind, Span
 from graphdedup.group import Member
 from graphdedup.registry import Registry
 from graphdedup.torch_graphs import TorchGraph
@@ -64,6 +66,7 @@ class _State:
         "by_torch",
         "captured",
         "debug",
+        "event",
         "generators",
         "handle",
         "hooked",
@@ -85,6 +88,7 @@ class _State:
         self.backend: DedupBackend | None = None
         self.segment, self.runner = SegmentInfo(), ""
         self.captured = False
+        self.event: Span | None = None
         self.handle: DedupHandle | None = None
 
     @property
@@ -149,14 +153,23 @@ def interposed_class(base: Any, host: Host) -> Any:
                 finish()
 
         def capture_begin(self, *args: Any, **kwargs: Any) -> None:
-            state = self._graphdedup
+            state, event = self._graphdedup, None
             if state.handle is None:
                 state.backend, state.segment, state.runner = host.begin()
-            super().capture_begin(*args, **kwargs)
+                if state.backend is not None:
+                    event = events.begin(Kind.CAPTURE, state.segment)
+            try:
+                super().capture_begin(*args, **kwargs)
+            except BaseException as error:
+                if event is not None:
+                    event.close(error)
+                raise
+            state.event = event
 
         def capture_end(self, *args: Any, **kwargs: Any) -> None:
             state = self._graphdedup
-            with state.torchs():
+            event, state.event = state.event, None
+            with event or nullcontext(), state.torchs():
                 super().capture_end(*args, **kwargs)
             state.captured = True
             if not state.asked_keep:

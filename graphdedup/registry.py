@@ -19,10 +19,12 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphdedup import events
 from graphdedup.capabilities import Capabilities
 from graphdedup.clusters import ClusterUse, uses
 from graphdedup.driver.protocol import Draws, GraphDriver, Prologue, Reads, UpdateResult, Verdict
 from graphdedup.errors import DriverError, GraphDedupError
+from graphdedup.events import Kind, watching
 from graphdedup.execs import Execs
 from graphdedup.explain import explain_refusal
 from graphdedup.group import Executable, Group, Member
@@ -106,19 +108,22 @@ class Registry:
         member = Member(next(self._ids), raw, segment, session)
         draws = Draws.NO
         try:
-            record, pass_through, draws = self._walk(member, handle)
+            with events.span(Kind.WALK, segment):
+                record, pass_through, draws = self._walk(member, handle)
         except Exception as error:  # whatever it is, the capture is good: it keeps the backend's executable
             problem = error.problem if isinstance(error, GraphDedupError) else f"{type(error).__name__}: {error}"
             record, pass_through = None, f"the graph cannot be read: {problem}"
         if record is not None and draws is not Draws.NO and (problem := self._detach(member, handle)):
             record, pass_through = None, problem
         try:
-            with self._folding:
+            with self._folding, events.span(Kind.FOLD, segment) as event:
                 if record is None:
                     self.passings.note(pass_through, str(segment))
                     member.reason = pass_through
                 else:
                     self._join_or_found(member, record, pass_through)
+                if event is not None:
+                    event.exec_id, event.outcome = _folded(member)
         except BaseException:
             if member.detached:
                 self.driver.discard(member.raw)
@@ -204,7 +209,7 @@ class Registry:
         executable = self._execs.claim(group, member, joining=True)
         try:
             with executable.lock:
-                return executable, self._update(executable, member)
+                return executable, self._update(executable, member, "fold")
         finally:
             self._execs.leave(executable)
 
@@ -256,11 +261,14 @@ class Registry:
 
     # Update and refusal
 
-    def _update(self, executable: Executable, member: Member) -> UpdateResult:
+    def _update(self, executable: Executable, member: Member, purpose: str) -> UpdateResult:
         """Re-point an executable whose lock is held. A driver that fails is a driver that refuses (rule D6)."""
         try:
-            self._inherit_no_cluster(executable, member)
-            result = self.driver.update(executable.handle, member.raw)
+            with events.span(Kind.UPDATE, member.segment, executable.id, purpose) as event:
+                self._inherit_no_cluster(executable, member)
+                result = self.driver.update(executable.handle, member.raw)
+                if event is not None:
+                    event.outcome = result.verdict.value
         except DriverError as error:
             executable.reflects = None  # nothing is known of it now: the next launch updates it first
             executable.clustered |= member.clustered
@@ -331,7 +339,7 @@ class Registry:
     def _launch(self, executable: Executable, member: Member, verifier: Verifier | None) -> _Unfit | None:
         """Launch a member; or why this executable is not fit for it."""
         if executable.reflects != member.id:
-            result = self._update(executable, member)
+            result = self._update(executable, member, "replay")
             if not result.accepted:
                 self._refuse(member, executable, result)
                 return _Unfit(f"the driver refused the update: {result.verdict}", member.refusals[-1])
@@ -344,6 +352,13 @@ class Registry:
         executable.stream, executable.launched = stream, member.id
         member.last, member.last_stream = executable, stream
         self.counters.launches += 1
+        if not watching.observers:
+            return self._run(executable, member, verifier)
+        with events.span(Kind.LAUNCH, member.segment, executable.id):
+            return self._run(executable, member, verifier)
+
+    def _run(self, executable: Executable, member: Member, verifier: Verifier | None) -> _Unfit | None:
+        """Launch an executable that reflects the member, verified where that is asked for."""
         if member.checks_left and verifier is not None:
             member.checks_left -= 1
             return self._compare(executable, member, verifier)
@@ -359,7 +374,8 @@ class Registry:
     def _compare(self, executable: Executable, member: Member, verifier: Verifier) -> _Unfit | None:
         """Launch the member on an executable of its own as well. Where they differ the caller gets what that one wrote."""
         try:
-            own = self.driver.instantiate(member.raw)
+            with events.span(Kind.INSTANTIATE, member.segment, purpose="verify"):
+                own = self.driver.instantiate(member.raw)
         except DriverError as error:
             _log.warning("%s cannot be verified: %s", member.segment, error.problem)
             self.driver.launch(executable.handle, member.prologue)
@@ -424,7 +440,7 @@ class Registry:
             try:
                 with executable.lock:
                     if executable.reflects != member.id:
-                        self._update(executable, member)
+                        self._update(executable, member, "own")
                     return executable.handle
             finally:
                 self._execs.leave(executable)
@@ -473,3 +489,12 @@ class Registry:
 
     def _note_peak(self) -> None:
         self.counters.peak_execs = max(self.counters.peak_execs, self.exec_count + self.passed_through_count)
+
+
+def _folded(member: Member) -> tuple[int | None, str]:
+    """The executable that a member was folded to, and how, in words for a trace."""
+    group = member.group
+    if group is None:
+        return None, f"passed through: {member.reason}"
+    executables = list(group.executables)  # the budget may take one meanwhile
+    return executables[0].id if executables else None, "joined" if len(group.members) > 1 else "founded"

@@ -14,10 +14,12 @@ __all__ = [
     "DISABLE",
     "INTERPOSE",
     "LOG",
+    "NVTX",
     "POLICY",
     "PROBE",
     "REPORT",
     "SYNC",
+    "TRACE",
     "VERIFY",
     "log_level",
     "log_to_stderr",
@@ -37,6 +39,10 @@ PROBE = "GRAPHDEDUP_PROBE"
 """Environment switch: ``0`` or ``false`` never measures a device on its own; only the cache is read (rule D3)."""
 CACHE = "GRAPHDEDUP_CACHE"
 """Environment variable: the folder in which measured capabilities are kept."""
+NVTX = "GRAPHDEDUP_NVTX"
+"""Environment switch: ``1`` or ``true`` makes NVTX ranges of what the fold does."""
+TRACE = "GRAPHDEDUP_TRACE"
+"""Environment variable: where a trace of what the fold does is written at exit."""
 
 INTERPOSE = "GRAPHDEDUP_INTERPOSE"
 """Environment switch: ``1`` or ``true`` has engines that load a plugin of ours fold their graphs."""

@@ -15,6 +15,7 @@ from mutations_fold import FOLD_IN_FULL
 from mutations_forward import FORWARD
 from mutations_interpose import INTERPOSE
 from mutations_memory import POOLS
+from mutations_observe import OBSERVE
 from mutations_seam import SEAM
 from mutations_service import SERVICE
 
@@ -795,6 +796,6 @@ SIMULATED: tuple[Mutation, ...] = (
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
-    SEAM + POOLS + INTERPOSE + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + REPORTS + SIMULATED
+    SEAM + POOLS + INTERPOSE + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + OBSERVE + REPORTS + SIMULATED
 )
 """Every break, in the order of the rules."""

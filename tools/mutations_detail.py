@@ -436,8 +436,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "D12",
         "the folding backend does not hand generators on",
         "graphdedup/backend.py",
-        '**({"generators": generators} if generators else {})',
-        "**{}",
+        'others = {"generators": generators} if generators else {}',
+        "others: dict[str, Any] = {}",
         (RANDOM_TESTS,),
     ),
     (

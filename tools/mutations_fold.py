@@ -45,7 +45,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "D1",
         "a graph is folded on its key, without an update",
         REGISTRY,
-        "                return executable, self._update(executable, member)\n",
+        '                return executable, self._update(executable, member, "fold")\n',
         "                return executable, UpdateResult(Verdict.SUCCESS)\n",
         (REGISTRY_TESTS, RECORDS_TESTS),
     ),

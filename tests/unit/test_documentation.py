@@ -13,6 +13,8 @@ PAGES = {
     "docs/simulated-device.md": "12., 12., 12., 12.",
     "docs/breaks.md": "GraphCounts(break_points=2, breaks=2, segments=3, replays=1",
     "docs/captured-forward.md": "padding 25.0% of all rows",
+    "docs/observing.md": "10 events, 0 dropped",
+    "docs/estimate.md": "device bytes of executables, 256 shapes of 1 segments, modelled",
     "docs/fold.md": "the replay is equal to eager, bit for bit: 3 rounds (fresh inputs in each)",
 }
 """Pages with examples, and something that each prints."""

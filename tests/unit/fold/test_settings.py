@@ -12,7 +12,7 @@ import graphdedup
 import seam
 from graphdedup import DedupBackend, FoldPolicy, SettingsError, Tier, settings
 
-SWITCHES = (settings.DISABLE, settings.VERIFY, settings.SYNC, settings.PROBE)
+SWITCHES = (settings.DISABLE, settings.VERIFY, settings.SYNC, settings.PROBE, settings.NVTX)
 
 
 @pytest.fixture(autouse=True)

@@ -104,9 +104,10 @@ def test_what_is_no_topology_is_refused_with_the_place(text: str, said: str) -> 
 def test_the_public_names_are_pinned() -> None:
     """A name that goes or comes is a decision, not an accident."""
     assert sorted(graphdedup.__all__) == [
-        "CheckResult", "Concurrent", "DedupBackend", "DedupHandle", "DriverError", "Edge", "FoldPolicy", "FootprintReport",
-        "GraphDedupError", "GraphsFile", "Interposition", "Node", "OutputMismatch", "Placement", "ReportError", "SessionStats",
-        "SettingsError", "Stats", "Tier", "Topology", "Verify", "__version__", "check", "install", "interpose", "uninstall",
+        "CheckResult", "Concurrent", "DedupBackend", "DedupHandle", "DriverError", "Edge", "ExecEstimate", "FoldPolicy",
+        "FootprintReport", "GraphDedupError", "GraphsFile", "Interposition", "Node", "OutputMismatch", "Placement",
+        "ReportError", "SessionStats", "SettingsError", "Stats", "Tier", "Topology", "Verify", "__version__", "check",
+        "estimate_bytes", "install", "interpose", "uninstall",
     ]  # fmt: skip
     assert sorted(seam.__all__) == [
         "Baked", "BakedKind", "Break", "BreakAt", "BreakError", "BreakMet", "BreakSlot", "BreakableGraph", "CaptureConfig",
