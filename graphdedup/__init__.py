@@ -22,9 +22,11 @@ from graphdedup.interpose import Interposition, install, interpose, uninstall
 from graphdedup.placement import Placement
 from graphdedup.policy import Concurrent, FoldPolicy, Verify
 from graphdedup.report.model import FootprintReport
+from graphdedup.report.ranks import assert_ranks_agree
 from graphdedup.signature import Tier
 from graphdedup.stats import SessionStats, Stats
 from graphdedup.topology import Edge, Node, Topology
+from graphdedup.whatif import WhatIf, what_if
 
 __version__ = "0.1.0"
 
@@ -51,10 +53,13 @@ __all__ = [
     "Tier",
     "Topology",
     "Verify",
+    "WhatIf",
     "__version__",
+    "assert_ranks_agree",
     "check",
     "estimate_bytes",
     "install",
     "interpose",
     "uninstall",
+    "what_if",
 ]

@@ -16,7 +16,7 @@ from graphdedup.driver import GraphDriver, driver_for
 from graphdedup.errors import GraphDedupError
 from graphdedup.estimate import ExecEstimate, estimate_live
 from graphdedup.events import Kind, Span
-from graphdedup.export import answer, graphs_file
+from graphdedup.export import answer, captured_topology, graphs_file
 from graphdedup.footprint import modelled_exec_bytes
 from graphdedup.graphs_file import GraphsFile
 from graphdedup.group import Member
@@ -334,8 +334,7 @@ class DedupBackend:
             GraphDedupError: the fold is switched off, or the segment was destroyed.
         """
         registry = self._registry("the segment cannot be exported")
-        member = self._member(handle)
-        return registry.driver.topology(member.raw, label=str(member.segment))
+        return captured_topology(registry.driver, self._member(handle))
 
     def host_copies(self, handle: DedupHandle) -> tuple[HostCopy, ...]:
         """Copies of a captured segment between host and device, for the seam; none are told where the fold is switched off."""

@@ -60,6 +60,8 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
     """The application; each command returns its exit code. ``arguments`` go into the demo's result as its command."""
     import typer
 
+    from graphdedup import commands_offline
+
     app = typer.Typer(
         help="Fold CUDA graphs: N captured graphs, M executables.", add_completion=False, pretty_exceptions_enable=False
     )
@@ -130,20 +132,34 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         module: Annotated[bool, typer.Option("-m", help="The target is a module.")] = False,
         policy: Annotated[str, typer.Option(help="A tier, or fields such as tier=function,placement=position.")] = "",
         report_file: Annotated[Path | None, typer.Option("--report", help="Write the report to this file at the end.")] = None,
+        graphs_file: Annotated[Path | None, typer.Option("--graphs", help="Write the captured graphs, as demo does.")] = None,
     ) -> int:
         """Run a program with its CUDA graphs folded, without an edit to it; the exit code is the program's."""
         from graphdedup.running import run_program
 
         if report_file is not None:
             _check_writable(report_file, "--report")
-        return run_program(target, module=module, policy=policy or None, report=report_file)
+        if graphs_file is not None:
+            _check_writable(graphs_file, "--graphs")
+        return run_program(target, module=module, policy=policy or None, report=report_file, graphs=graphs_file)
 
     @app.command()
-    def report(file: Annotated[Path, typer.Argument(help="A JSON file of the demo, or of a footprint.")]) -> int:
-        """Print the table of a report file."""
+    def report(
+        files: Annotated[list[Path], typer.Argument(help="A JSON file of the demo, or of a footprint; two are compared.")],
+        ranks: Annotated[
+            bool, typer.Option("--ranks", help="The files are of the ranks of one job, as are more than two.")
+        ] = False,
+        json_file: Annotated[Path | None, typer.Option("--json", help="Write the comparison to this file.")] = None,
+    ) -> int:
+        """Print the table of a report file; what differs between two; or several ranks side by side."""
+        from graphdedup.commands_offline import compare_reports
         from graphdedup.report import read_report
 
-        _print_report(read_report(file))
+        if len(files) > 1 or ranks:
+            return compare_reports(files, ranks=ranks, json_file=json_file)
+        if json_file is not None:
+            raise SettingsError("--json writes a comparison.", remedy="give two files, or leave it out.")
+        _print_report(read_report(files[0]))
         return OK
 
     @app.command()
@@ -162,6 +178,7 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         print(answer.text if style == "text" else answer.to_json())
         return OK
 
+    commands_offline.register(app)
     return app
 
 

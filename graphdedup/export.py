@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from graphdedup.driver.protocol import GraphDriver
 from graphdedup.graphs_file import Answer, ExportedGraph, GraphsFile
 from graphdedup.group import Group, Member
 from graphdedup.registry import Registry
 from graphdedup.report.model import AloneRow
+from graphdedup.topology import Topology
 from seam.collector import collector_paused
 
-__all__ = ["alone_rows", "answer", "graphs_file"]
+__all__ = ["alone_rows", "answer", "captured_topology", "graphs_file"]
 
 _NEAR_GROUPS = 4
 _MOST_COMPARED = 20
 """Graphs on their own that a report compares with their nearest group; reading a large graph takes tens of milliseconds."""
+
+
+def captured_topology(driver: GraphDriver, member: Member) -> Topology:
+    """A member's graph as it was captured: a cluster dimension that the fold had it say is left out again."""
+    told = driver.topology(member.raw, label=str(member.segment))
+    if not member.completed:
+        return told
+    nodes = (
+        node.model_copy(update={"cluster": (0, 0, 0)}) if member.completed >> node.index & 1 else node for node in told.nodes
+    )
+    return told.model_copy(update={"nodes": tuple(nodes)})
 
 
 def graphs_file(registry: Registry, members: Iterable[Member] | None = None) -> GraphsFile:
@@ -30,16 +43,18 @@ def _graphs_file(registry: Registry, chosen: list[Member]) -> GraphsFile:
         device=driver.identity.name,
         driver_version=driver.identity.driver_version,
         tier=registry.policy.tier.value,
+        placement=registry.policy.placement.value,
         capabilities=registry.capabilities,
         graphs=tuple(
             ExportedGraph(
                 index=member.id,
                 label=str(member.segment),
+                position=member.segment.position,
                 session=member.session,
                 group=None if member.group is None else groups.get(member.group),
                 reason=member.reason,
                 refusals=tuple(member.refusals),
-                topology=driver.topology(member.raw, label=str(member.segment)),
+                topology=captured_topology(driver, member),
             )
             for member in chosen
         ),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from graphdedup.capabilities import Capabilities
 from graphdedup.errors import GraphDedupError, ReportError
 from graphdedup.explain import Explanation, Held, explain, nearest
+from graphdedup.placement import Placement
 from graphdedup.topology import Topology
 from graphdedup.validation import from_json, read_bytes
 from seam.collector import collector_paused
@@ -18,7 +19,7 @@ __all__ = ["MAX_GRAPHS_BYTES", "Answer", "ExportedGraph", "GraphsFile"]
 
 MAX_GRAPHS_BYTES = 1 << 30
 """A larger file is refused before it is read."""
-_REMEDY = "give a file that `graphdedup demo --graphs FILE` or GraphsFile.to_json() wrote."
+_REMEDY = "give a file that `graphdedup demo --graphs FILE`, `graphdedup run --graphs FILE` or GraphsFile.to_json() wrote."
 _MOST_NAMES = 8
 
 
@@ -31,6 +32,8 @@ class ExportedGraph(_Model):
 
     index: int
     label: str = ""
+    position: int | None = None
+    """The segment's position in its graph, from 0; None where the file does not tell."""
     session: str = ""
     group: int | None = None
     """Graphs of one group share executables; None: it was passed through and keeps the executable of its own backend."""
@@ -72,6 +75,8 @@ class GraphsFile(_Model):
     device: str
     driver_version: str = ""
     tier: str
+    placement: str = Placement.GROUP.value
+    """Which of the graphs that could share an executable did, see :class:`graphdedup.FoldPolicy`."""
     capabilities: Capabilities
     graphs: tuple[ExportedGraph, ...] = ()
 

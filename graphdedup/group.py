@@ -83,6 +83,8 @@ class Member:
     """Digest of node kinds and edges; equal in every process."""
     clustered: int = 0
     """A bit for each node that sets a cluster dimension."""
+    completed: int = 0
+    """A bit for each node that the fold made say (1, 1, 1), where the capture set none."""
     uses: tuple[Use, ...] = ()
     """Function and cluster dimension of each node, until the member has found its group."""
     group: Group | None = None

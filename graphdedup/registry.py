@@ -290,6 +290,7 @@ class Registry:
             nodes = [index for index in range(missing.bit_length()) if missing >> index & 1]
             self.driver.set_unit_clusters(member.raw, nodes)
             member.clustered |= missing
+            member.completed |= missing
 
     def _refuse(self, member: Member, executable: Executable | None, result: UpdateResult) -> None:
         """Count a refusal and keep its reason; the first ones are explained by what the two nodes are."""

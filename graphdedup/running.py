@@ -16,7 +16,7 @@ from graphdedup import settings
 from graphdedup.errors import SettingsError
 from graphdedup.interpose import MakeBackend, install, make_backend, uninstall
 from graphdedup.policy import FoldPolicy
-from graphdedup.reports_file import write_reports
+from graphdedup.reports_file import write_graphs, write_reports
 
 __all__ = ["run_program"]
 
@@ -27,6 +27,7 @@ def run_program(
     module: bool = False,
     policy: FoldPolicy | str | None = None,
     report: Path | None = None,
+    graphs: Path | None = None,
     make: MakeBackend = make_backend,
 ) -> int:
     """Run a script or a module as ``python`` would, interposed; its exit code.
@@ -39,6 +40,7 @@ def run_program(
         module: whether it is a module.
         policy: what may share an executable.
         report: where the report goes when the program is over, also when it failed.
+        graphs: where the captured graphs that are still alive go then.
         make: makes backends; for tests.
 
     Raises:
@@ -56,8 +58,10 @@ def run_program(
         with _environment(wanted, report), _arguments(list(target), module):
             run = _Run(name, module)
         interposition.seal()
-        if report is not None and not write_reports(interposition, report) and not interposition.backends:
-            sys.stderr.write(f"graphdedup: no report was written to {report}: nothing was captured in this process\n")
+        wanted_files = (("report", report, write_reports), ("file of graphs", graphs, write_graphs))
+        for what, file, write in wanted_files:
+            if file is not None and not write(interposition, file) and not interposition.backends:
+                sys.stderr.write(f"graphdedup: no {what} was written to {file}: nothing was captured in this process\n")
         return run.exit_code()
     finally:
         uninstall()

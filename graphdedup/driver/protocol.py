@@ -133,7 +133,7 @@ class DeviceIdentity:
     """The device that a driver speaks for. Graphs of two identities never share an executable (rule D3)."""
 
     kind: str
-    """``"cuda"`` or ``"simulated"``."""
+    """``"cuda"``, ``"simulated"``, or ``"offline"`` for exported graphs."""
     name: str
     ordinal: int
     context: int

@@ -106,8 +106,8 @@ def test_the_public_names_are_pinned() -> None:
     assert sorted(graphdedup.__all__) == [
         "CheckResult", "Concurrent", "DedupBackend", "DedupHandle", "DriverError", "Edge", "ExecEstimate", "FoldPolicy",
         "FootprintReport", "GraphDedupError", "GraphsFile", "Interposition", "Node", "OutputMismatch", "Placement",
-        "ReportError", "SessionStats", "SettingsError", "Stats", "Tier", "Topology", "Verify", "__version__", "check",
-        "estimate_bytes", "install", "interpose", "uninstall",
+        "ReportError", "SessionStats", "SettingsError", "Stats", "Tier", "Topology", "Verify", "WhatIf", "__version__",
+        "assert_ranks_agree", "check", "estimate_bytes", "install", "interpose", "uninstall", "what_if",
     ]  # fmt: skip
     assert sorted(seam.__all__) == [
         "Baked", "BakedKind", "Break", "BreakAt", "BreakError", "BreakMet", "BreakSlot", "BreakableGraph", "CaptureConfig",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphdedup import FootprintReport, SettingsError, cli
+from graphdedup import FootprintReport, GraphsFile, SettingsError, cli, what_if
 from graphdedup.interpose import installed
 from graphdedup.running import run_program
 from seam.simulated import SimulatedDevice
@@ -80,6 +80,19 @@ def test_the_exit_code_is_the_programs_and_the_report_is_written(
     assert said in capsys.readouterr().err
     assert FootprintReport.from_json(file.read_text()).execs == 1, "its graphs are alive when the report is made"
     assert torch.cuda.CUDAGraph is plain
+
+
+def test_the_captured_graphs_are_written_as_a_file_that_explain_and_whatif_read(
+    program: Path, plain: Any, maker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "graphs.json"
+    assert run_program([str(program)], graphs=file, make=maker) == 0
+    read = GraphsFile.read(file)
+    assert [len(graph.topology.nodes) for graph in read.graphs] == [2, 2, 2]
+    assert what_if(read).predictions[0].execs == 1
+    program.write_text("")
+    assert run_program([str(program)], graphs=tmp_path / "none.json", make=maker) == 0
+    assert "no file of graphs was written to" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_passed_on_after_the_report(program: Path, plain: Any, maker: Any, tmp_path: Path) -> None:
@@ -153,9 +166,10 @@ def test_the_command_line_hands_everything_on(
         "module": False,
         "policy": "exact",
         "report": file,
+        "graphs": None,
     }
     assert cli.main(["run", "-m", "pkg.mod", "--flag"]) == 7
-    assert given == {"target": ["pkg.mod", "--flag"], "module": True, "policy": None, "report": None}
+    assert given == {"target": ["pkg.mod", "--flag"], "module": True, "policy": None, "report": None, "graphs": None}
 
 
 @pytest.mark.parametrize(
