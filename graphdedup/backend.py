@@ -51,6 +51,7 @@ class DedupHandle:
 class _Current(threading.local):
     segment: SegmentInfo = SegmentInfo()
     event: Span | None = None
+    pool: int = 0
 
 
 class DedupBackend:
@@ -143,7 +144,7 @@ class DedupBackend:
         """Begin a capture; opens a session if none is open."""
         self._sessions.begin("")
         if self.registry is not None:
-            self.registry.pools.add(pool)
+            self._current.pool = self.registry.pools.add(pool)
         self._current.segment = segment or SegmentInfo()
         event = events.begin(Kind.CAPTURE, self._current.segment) if self.registry is not None else None
         others = {"generators": generators} if generators else {}
@@ -168,7 +169,7 @@ class DedupBackend:
             inner = self.inner.end_capture(discard=discard)
         if discard or inner is None:
             return None
-        return self._take(inner, self._current.segment)
+        return self._take(inner, self._current.segment, self._current.pool)
 
     def adopt(self, captured: Handle, segment: SegmentInfo, *, detachable: bool = True, runner: str = "") -> DedupHandle:
         """Fold a graph that somebody else captured, as :func:`graphdedup.interpose` does. ``inner`` knows its handles.
@@ -184,11 +185,14 @@ class DedupBackend:
             DriverError: the graph cannot be instantiated. ``captured`` stays the caller's.
         """
         self._sessions.begin(runner, shown=True)
+        pool = 0
         if self.registry is not None:
-            self.registry.pools.add(captured.pool)
-        return self._take(captured, segment, detachable=detachable, owned=False)
+            pool = self.registry.pools.add(captured.pool)
+        return self._take(captured, segment, pool, detachable=detachable, owned=False)
 
-    def _take(self, inner: Handle, segment: SegmentInfo, *, detachable: bool = True, owned: bool = True) -> DedupHandle:
+    def _take(
+        self, inner: Handle, segment: SegmentInfo, pool: int, *, detachable: bool = True, owned: bool = True
+    ) -> DedupHandle:
         if self.registry is None:
             self._plain["captured"] += 1
             self._plain["live"] += 1
@@ -198,7 +202,7 @@ class DedupBackend:
         try:
             raw = self.registry.driver.raw(inner)
             handle = inner if detachable else None
-            member = self.registry.fold(raw, segment, session=self._sessions.name, handle=handle)
+            member = self.registry.fold(raw, segment, session=self._sessions.name, pool=pool, handle=handle)
         except BaseException:
             if owned:
                 self.inner.destroy_graph(inner)

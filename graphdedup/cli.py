@@ -19,9 +19,10 @@ from graphdedup.errors import DriverError, GraphDedupError, SettingsError
 if TYPE_CHECKING:
     import typer
 
+    from graphdedup.calibration import Calibration
     from graphdedup.demo import DemoRequest
     from graphdedup.probe.command import Probed
-    from graphdedup.report import DemoResult, FootprintReport
+    from graphdedup.report import DemoResult
 
 __all__ = ["build_app", "main"]
 
@@ -145,21 +146,47 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
 
     @app.command()
     def report(
-        files: Annotated[list[Path], typer.Argument(help="A JSON file of the demo, or of a footprint; two are compared.")],
+        files: Annotated[
+            list[Path] | None, typer.Argument(help="A JSON file of the demo, or of a footprint; two are compared.")
+        ] = None,
         ranks: Annotated[
             bool, typer.Option("--ranks", help="The files are of the ranks of one job, as are more than two.")
         ] = False,
         json_file: Annotated[Path | None, typer.Option("--json", help="Write the comparison to this file.")] = None,
+        style: Annotated[str, typer.Option("--format", help="text, json, markdown or html; of one file.")] = "text",
+        output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+        schema: Annotated[bool, typer.Option("--schema", help="The JSON schema of report files, in place of one.")] = False,
     ) -> int:
-        """Print the table of a report file; what differs between two; or several ranks side by side."""
+        """Print a report file as a table, or in another form; what differs between two; or several ranks side by side."""
         from graphdedup.commands_offline import compare_reports
-        from graphdedup.report import read_report
+        from graphdedup.report_command import report_command
 
-        if len(files) > 1 or ranks:
-            return compare_reports(files, ranks=ranks, json_file=json_file)
+        given = files or []
+        if len(given) > 1 or ranks:
+            if style != "text" or output is not None or schema:
+                raise SettingsError("--format, --output and --schema are of one file.", remedy="leave them out, or use --json.")
+            return compare_reports(given, ranks=ranks, json_file=json_file)
         if json_file is not None:
             raise SettingsError("--json writes a comparison.", remedy="give two files, or leave it out.")
-        _print_report(read_report(files[0]))
+        report_command(given[0] if given else None, style=style, output=output, schema=schema)
+        return OK
+
+    @app.command()
+    def calibrate(
+        device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+        nodes: Annotated[str, typer.Option(help="Lengths of graph.")] = "10,50,200,500,1000",
+        execs: Annotated[int, typer.Option(help="Executables of each length.")] = 64,
+        json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    ) -> int:
+        """Measure what an executable costs in bytes, by the slope over many of several lengths."""
+        import torch
+
+        from graphdedup.calibration import calibrate as measure
+
+        if json_file is not None:
+            _check_writable(json_file)
+        lengths = _whole_numbers("nodes", nodes)
+        _write_and_print(measure(torch.device(_resolve_device(device)), lengths, execs), json_file)
         return OK
 
     @app.command()
@@ -253,7 +280,14 @@ def _run_demo(request: "DemoRequest", json_file: Path | None) -> int:
     return DIFFERS if result.mismatches else OK
 
 
-def _write_and_print(result: "DemoResult | Probed", json_file: Path | None) -> None:
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingsError(f"--{option} {text!r} is no list of numbers.", remedy="give 10,100,1000.") from None
+
+
+def _write_and_print(result: "DemoResult | Probed | Calibration", json_file: Path | None) -> None:
     if json_file is not None:
         try:
             json_file.write_text(result.to_json() + "\n", encoding="utf-8")
@@ -263,7 +297,7 @@ def _write_and_print(result: "DemoResult | Probed", json_file: Path | None) -> N
     _print_report(result)
 
 
-def _print_report(report: "DemoResult | FootprintReport | Probed") -> None:
+def _print_report(report: "DemoResult | Probed | Calibration") -> None:
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(report.to_text(color=color))
 

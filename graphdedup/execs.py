@@ -36,7 +36,8 @@ class Execs:
         self._counters = counters
         self._degraded = degraded
         self._live: dict[Executable, None] = {}
-        self._bytes = 0
+        self._bytes = self._device_bytes = 0
+        self._peak = (0, 0)
         identity = driver.identity
         self._device = torch.device("cuda", identity.ordinal) if identity.kind == "cuda" else torch.device("cpu")
         self._making = threading.RLock()
@@ -44,6 +45,12 @@ class Execs:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    @property
+    def modelled(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Modelled (device, host) bytes of the live executables: now, and the most there were."""
+        with self._lock:
+            return (self._device_bytes, self._bytes - self._device_bytes), self._peak
 
     # Claims: an executable is neither taken on another stream nor evicted between claim() and leave()
 
@@ -160,7 +167,8 @@ class Execs:
 
     def _make(self, group: Group, member: Member, stream: Any) -> Executable:
         """A new executable on the member's own graph, claimed. ``_making`` is held."""
-        size = sum(modelled_exec_bytes(member.node_count))
+        modelled = modelled_exec_bytes(member.node_count)
+        size = sum(modelled)
         self._make_room(size)
         number = next_exec_id()
         began, span = time.perf_counter(), Span.begin(self._device)
@@ -175,10 +183,14 @@ class Execs:
         executable = Executable(
             handle, group, member.node_count, size, member.clustered, member.id, stream=stream, claims=1, id=number
         )
+        executable.measured_bytes = grown.exec_device_bytes, max(0, grown.host_rss_bytes)
         with self._lock:
             group.executables.append(executable)
             self._live[executable] = None
             self._bytes += size
+            self._device_bytes += modelled[0]
+            if self._bytes > sum(self._peak):
+                self._peak = self._device_bytes, self._bytes - self._device_bytes
         return executable
 
     def _make_room(self, size: int) -> None:
@@ -199,3 +211,4 @@ class Execs:
     def _drop(self, executable: Executable) -> None:
         del self._live[executable]
         self._bytes -= executable.bytes
+        self._device_bytes -= modelled_exec_bytes(executable.node_count)[0]

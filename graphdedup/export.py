@@ -8,11 +8,10 @@ from graphdedup.driver.protocol import GraphDriver
 from graphdedup.graphs_file import Answer, ExportedGraph, GraphsFile
 from graphdedup.group import Group, Member
 from graphdedup.registry import Registry
-from graphdedup.report.model import AloneRow
 from graphdedup.topology import Topology
 from seam.collector import collector_paused
 
-__all__ = ["alone_rows", "answer", "captured_topology", "graphs_file"]
+__all__ = ["answer", "captured_topology", "graphs_file", "reasons_alone"]
 
 _NEAR_GROUPS = 4
 _MOST_COMPARED = 20
@@ -68,12 +67,12 @@ def answer(registry: Registry, member: Member, other: Member | None = None) -> A
     return told.answer(str(member.id), None if other is None else str(other.id))
 
 
-def alone_rows(registry: Registry) -> tuple[AloneRow, ...]:
-    """One row for each live graph that shares its executables with nobody."""
+def reasons_alone(registry: Registry) -> dict[int, str]:
+    """Why, by id of the member, for each live graph that shares its executables with nobody."""
     members = list(registry.members.values())
     if len(members) < 2:
-        return ()
-    rows, compared = [], 0
+        return {}
+    reasons, compared = {}, 0
     for member in members:
         group = member.group
         if group is not None and len(group.members) > 1:
@@ -82,10 +81,8 @@ def alone_rows(registry: Registry) -> tuple[AloneRow, ...]:
         if not why and compared < _MOST_COMPARED:
             compared += 1
             why = "; ".join(line.strip() for line in answer(registry, member).text.splitlines())
-        rows.append(
-            AloneRow(graph=f"{member.segment} (graph {member.id})", why=why or "not compared: too many graphs are alone")
-        )
-    return tuple(rows)
+        reasons[member.id] = why or "not compared: too many graphs are alone"
+    return reasons
 
 
 def _near(registry: Registry, member: Member) -> list[Member]:

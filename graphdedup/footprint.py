@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Span", "SpanReading", "host_rss_bytes", "modelled_exec_bytes"]
+__all__ = ["STEP_BYTES", "Span", "SpanReading", "host_peak_bytes", "host_rss_bytes", "modelled_exec_bytes"]
+
+STEP_BYTES = 2 * 1024 * 1024
+"""``cuMemGetInfo`` moves in steps of this size."""
 
 # (nodes, device bytes, host bytes) of one executable on an H200, driver 580.159, chains of kernels; docs/memory-model.md.
 _MEASURED = (
@@ -41,6 +44,16 @@ def host_rss_bytes() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def host_peak_bytes() -> int | None:
+    """The most resident bytes this process ever had; None where the system does not tell."""
+    try:
+        with open("/proc/self/status") as status:
+            lines = [line.split() for line in status if line.startswith("VmHWM:")]
+        return int(lines[0][1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +90,12 @@ class Span:
 
     def end(self) -> SpanReading:
         """What grew since :meth:`begin`."""
-        used, reserved = _device_bytes(self.device)
-        rss = host_rss_bytes() - self.rss_bytes
+        return self.until(Span.begin(self.device))
+
+    def until(self, later: Span) -> SpanReading:
+        """What grew from :meth:`begin` to the begin of another span."""
+        rss = later.rss_bytes - self.rss_bytes
+        used, reserved = later.used_bytes, later.reserved_bytes
         if used is None or reserved is None or self.used_bytes is None or self.reserved_bytes is None:
             return SpanReading(None, None, None, rss)
         used_growth, reserved_growth = used - self.used_bytes, reserved - self.reserved_bytes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphdedup.clusters import ClusterUse, Use
+from graphdedup.kernel_names import NodeCount
 from seam.backend import SegmentInfo
 
 __all__ = ["Executable", "Group", "Member", "next_exec_id"]
@@ -47,6 +48,10 @@ class Executable:
     """Replays, on ``stream``, that have chosen it and are not through."""
     id: int = field(default_factory=next_exec_id)
     """What a trace calls it."""
+    updates: int = 0
+    launches: int = 0
+    measured_bytes: tuple[int | None, int] = (None, 0)
+    """What grew on the device (None without a GPU) and in resident memory when it was made."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -74,7 +79,11 @@ class Member:
     raw: Any
     segment: SegmentInfo
     session: str = ""
+    pool: int = 0
+    """Number of the pool it was captured into, see :class:`graphdedup.pools.Pools`; 0 where that is not known."""
     node_count: int = 0
+    counts: tuple[NodeCount, ...] = ()
+    """Its nodes by kind and kernel."""
     opaque_nodes: int = 0
     """Nodes of which the driver would not tell everything."""
     host_copies: bool = False
@@ -96,6 +105,9 @@ class Member:
     last: Executable | None = None
     """Where it was launched last."""
     last_stream: Any = None
+    replays: int = 0
+    updates: int = 0
+    """Replays that had to re-point the executable."""
     checks_left: int = 0
     """Replays that are still to be compared with an executable of its own (the verify switch)."""
     reason: str = ""

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-__all__ = ["demangle", "in_words", "side_by_side"]
+if TYPE_CHECKING:
+    from graphdedup.driver.protocol import GraphRecord
+
+__all__ = ["NodeCount", "demangle", "in_words", "node_counts", "side_by_side"]
 
 _LINE = 80
 _LONGEST = 120
 _BEFORE = 40
 """Characters that are kept ahead of the first one in which two long names differ."""
+
+
+class NodeCount(NamedTuple):
+    """How many nodes of a graph are of one kind, and if they are kernels, of one function."""
+
+    kind: str
+    name: str
+    """As the driver tells it, which may be mangled."""
+    nodes: int
+
+
+def node_counts(record: GraphRecord) -> tuple[NodeCount, ...]:
+    """The nodes of a graph by kind and kernel; a child graph is one node."""
+    counted = Counter((node.kind, node.function if node.kind == "kernel" else 0) for node in record.nodes)
+    return tuple(NodeCount(kind, record.names.get(function, ""), count) for (kind, function), count in counted.items())
 
 
 @lru_cache(maxsize=8192)

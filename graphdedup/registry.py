@@ -15,7 +15,6 @@ import itertools
 import logging
 import threading
 import time
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,9 @@ from graphdedup.events import Kind, watching
 from graphdedup.execs import Execs
 from graphdedup.explain import explain_refusal
 from graphdedup.group import Executable, Group, Member
+from graphdedup.kernel_names import node_counts
 from graphdedup.policy import FoldPolicy
+from graphdedup.pools import Pools
 from graphdedup.probe.known import capabilities_for
 from graphdedup.session import EndedSessions
 from graphdedup.signature import forbids_sharing, key, reads, record_bytes, shape_digest
@@ -84,7 +85,7 @@ class Registry:
         self.unfoldings = Reasons()
         """Why members lost their executable at replay."""
         self.sessions = EndedSessions()
-        self.pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.pools = Pools()
         self._execs = Execs(driver, self.policy, self.counters, self.alone)
         self._buckets: dict[tuple[int, str], list[Group]] = {}
         self._groups: dict[Group, None] = {}
@@ -97,15 +98,16 @@ class Registry:
 
     # Capture
 
-    def fold(self, raw: Any, segment: SegmentInfo, *, session: str = "", handle: Any = None) -> Member:
+    def fold(self, raw: Any, segment: SegmentInfo, *, session: str = "", pool: int = 0, handle: Any = None) -> Member:
         """Take in a captured graph: join a group, found one, or stay with the backend's own executable.
 
         ``handle`` is the wrapped backend's; without it a graph that may draw random numbers stays with the backend's own.
+        ``pool`` is the number that :attr:`pools` has given.
 
         Raises:
             DriverError: the graph cannot be instantiated at all. Nothing of it is kept.
         """
-        member = Member(next(self._ids), raw, segment, session)
+        member = Member(next(self._ids), raw, segment, session, pool)
         draws = Draws.NO
         try:
             with events.span(Kind.WALK, segment):
@@ -142,7 +144,7 @@ class Registry:
         try:
             identity, flags = self.driver.identity, self.driver.instantiate_flags
             record = self.driver.walk(member.raw, self.reads())
-            member.node_count = len(record.nodes)
+            member.node_count, member.counts = len(record.nodes), node_counts(record)
             member.opaque_nodes = sum(bool(node.unreadable) for node in record.nodes)
             member.shape = shape_digest(record)
             member.host_copies = record.host_copies
@@ -277,6 +279,7 @@ class Registry:
             executable.aged |= executable.reflects != member.id
             executable.reflects, executable.streak = member.id, 0
             executable.clustered |= member.clustered
+            executable.updates += 1
             self.counters.updates += 1
         return result
 
@@ -344,6 +347,7 @@ class Registry:
             if not result.accepted:
                 self._refuse(member, executable, result)
                 return _Unfit(f"the driver refused the update: {result.verdict}", member.refusals[-1])
+            member.updates += 1
             self.counters.replay_updates += 1
         elif self._steady(executable):
             self._execs.renew(executable, member)
@@ -352,6 +356,8 @@ class Registry:
             self.driver.order_after(last.handle)  # one graph never overlaps itself
         executable.stream, executable.launched = stream, member.id
         member.last, member.last_stream = executable, stream
+        member.replays += 1
+        executable.launches += 1
         self.counters.launches += 1
         if not watching.observers:
             return self._run(executable, member, verifier)
@@ -482,6 +488,11 @@ class Registry:
     def exec_count(self) -> int:
         """Live executables of this registry."""
         return len(self._execs)
+
+    @property
+    def modelled_bytes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Modelled (device, host) bytes of the live executables of this registry: now, and the most there were."""
+        return self._execs.modelled
 
     @property
     def passed_through_count(self) -> int:

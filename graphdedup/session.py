@@ -30,6 +30,11 @@ class SealedSession:
     captured: int
     execs: int
     exec_device_bytes: int | None
+    torch_bytes: int | None = None
+    """Growth of what torch's allocator reserved; None without a GPU."""
+    host_bytes: int | None = None
+    """Growth of resident memory."""
+    seconds: float | None = None
 
 
 def exec_count(members: Collection[Member]) -> int:
@@ -49,10 +54,13 @@ class EndedSessions:
         self._lock = threading.Lock()
         self._latest: deque[SealedSession] = deque(maxlen=LATEST)
         self._count = self._exec_device_bytes = 0
+        self._stages: tuple[Span, Span] | None = None
 
-    def add(self, session: SealedSession) -> None:
-        """A session ended."""
+    def add(self, session: SealedSession, begun: Span | None = None, ended: Span | None = None) -> None:
+        """A session ended; with memory as it was when it began and when it ended."""
         with self._lock:
+            if begun is not None and ended is not None:
+                self._stages = (begun if self._stages is None else self._stages[0]), ended
             self._latest.append(session)
             self._count += 1
             self._exec_device_bytes += session.exec_device_bytes or 0
@@ -62,6 +70,12 @@ class EndedSessions:
         """The last :data:`LATEST` sessions, the oldest first."""
         with self._lock:
             return tuple(self._latest)
+
+    @property
+    def stages(self) -> tuple[Span, Span] | None:
+        """Memory when the first session began and when the last one ended; None if none has."""
+        with self._lock:
+            return self._stages
 
     @property
     def totals(self) -> tuple[int, int]:
@@ -74,6 +88,7 @@ class EndedSessions:
 class _Open:
     name: str
     span: Span
+    began: float
     shown: bool = False
     captured_at: float = 0.0
     captured: int = 0
@@ -110,7 +125,7 @@ class SessionLog:
         """Open a session if none is open; ``shown`` puts its name into the log line."""
         with self._lock:
             if self._open is None:
-                self._open = _Open(name, Span.begin(self._device), shown)
+                self._open = _Open(name, Span.begin(self._device), time.monotonic(), shown)
 
     def over(self) -> bool:
         """Whether a session is open and a replay now ends it; read on every replay, hence without the lock."""
@@ -138,13 +153,18 @@ class SessionLog:
             ending, self._open = self._open, None
         if ending is None or not ending.captured:
             return None
+        now = Span.begin(self._device)
+        grown = ending.span.until(now)
         sealed = SealedSession(
             ending.name,
             ending.captured,
             exec_count(ending.members) + ending.plain,
-            ending.span.end().exec_device_bytes,
+            grown.exec_device_bytes,
+            grown.torch_reserved_bytes,
+            grown.host_rss_bytes,
+            time.monotonic() - ending.began,
         )
-        self._ended.add(sealed)
+        self._ended.add(sealed, ending.span, now)
         name = f" ({sealed.name})" if ending.shown and sealed.name else ""
         _log.info("captured %d graphs, deduped to %d execs%s", sealed.captured, sealed.execs, name)
         return sealed

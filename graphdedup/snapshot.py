@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from graphdedup.export import alone_rows
+from graphdedup import snapshot_rows as rows
+from graphdedup.footprint import Span, host_peak_bytes
+from graphdedup.nvml import process_bytes
 from graphdedup.plan import plan_digest
 from graphdedup.registry import Registry
-from graphdedup.report.model import BreakRow, Figure, FootprintReport, RefusalRow, SessionRow, Source
+from graphdedup.report.model import BreakRow, Figure, FootprintReport, GroupRow, Source
 from graphdedup.session import exec_count
 from graphdedup.stats import SessionStats, Stats
-from graphdedup.tally import Reasons
 
 __all__ = ["footprint", "stats"]
+
+_LIVE = "live execs x the bytes per node measured on an H200"
+_PLAIN = "an exec for each live graph x the bytes per node measured on an H200"
 
 
 def stats(registry: Registry) -> Stats:
@@ -52,30 +58,32 @@ def stats(registry: Registry) -> Stats:
 
 
 def footprint(registry: Registry) -> FootprintReport:
-    """What the captured graphs cost, with the source of each figure (rules M3, M5)."""
+    """What the captured graphs cost, with the source of each figure (rules M3, M5). It reads memory and some graphs whole."""
     now, identity = stats(registry), registry.driver.identity
-    exec_device, exec_host, libraries = _figures(registry)
-    breaks = Counter(member.segment.after for member in registry.members.values())
-    counts = {name: getattr(now, name) for name in FootprintReport.model_fields if hasattr(now, name)}
+    memory = Span.begin(torch.device("cuda", identity.ordinal) if identity.kind == "cuda" else torch.device("cpu"))
+    breaks = Counter(member.segment.after for member in list(registry.members.values()))
+    counts: dict[str, Any] = {name: getattr(now, name) for name in FootprintReport.model_fields if hasattr(now, name)}
     del counts["sessions"]
-    held = [pool.reserved_bytes() for pool in registry.pools]
+    pools, groups = rows.pool_rows(registry), rows.group_rows(registry)
+    held = [pool.reserved_bytes for pool in pools]
+    figures: dict[str, Any] = _exec_figures(registry) | _plain_figures(groups)
+    if identity.kind == "cuda":
+        figures |= _device_figures(registry, memory.device)
     return FootprintReport(
         device=identity.name,
         driver_version=identity.driver_version,
         torch_version=torch.__version__,
+        environment=rows.environment(registry),
         tier=registry.policy.tier.value,
         plan_digest=plan_digest(registry.members.values()),
-        sessions=tuple(
-            SessionRow(name=session.name, captured=session.captured, execs=session.execs)
-            for session in registry.sessions.latest
-        ),
+        sessions=rows.session_rows(registry),
+        stages=rows.stage_rows(registry, memory),
         breaks=tuple(BreakRow(name=name, segments=count) for name, count in sorted(breaks.items()) if name),
-        refusals=_rows(registry.refusals, registry.alone, registry.passings),
-        unfoldings=_rows(registry.unfoldings),
-        alone=alone_rows(registry),
-        exec_device=exec_device,
-        exec_host=exec_host,
-        libraries=libraries,
+        refusals=rows.reason_rows(registry.refusals, registry.alone, registry.passings),
+        unfoldings=rows.reason_rows(registry.unfoldings),
+        pools=pools,
+        group_rows=groups,
+        node_rows=rows.node_rows(registry),
         pool=Figure(
             bytes=None if None in held else sum(size for size in held if size is not None),
             source=Source.MEASURED_DEVICE if identity.kind == "cuda" else Source.MEASURED_HOST,
@@ -83,47 +91,71 @@ def footprint(registry: Registry) -> FootprintReport:
             if None in held
             else "reserved by the live pools that were captured into",
         ),
+        host=Figure(
+            bytes=memory.rss_bytes,
+            source=Source.MEASURED_HOST,
+            how="resident memory of this process",
+            peak_bytes=host_peak_bytes(),
+        ),
+        **figures,
         **counts,
     )
 
 
-def _figures(registry: Registry) -> tuple[Figure, Figure, Figure | None]:
-    """Device and host bytes of the executables, and what else grew on the device."""
+def _exec_figures(registry: Registry) -> dict[str, Figure]:
+    """Device and host bytes of the executables."""
     counters = registry.counters
     if registry.driver.identity.kind == "cuda":
-        count, grown = registry.sessions.totals
-        around = f"growth of used device memory over {count} capture sessions, less what torch reserved"
-        return (
-            Figure(
+        return {
+            "exec_device": Figure(
                 bytes=counters.exec_device_bytes,
                 source=Source.MEASURED_DEVICE,
                 how="growth of used device memory over each instantiation, less what torch reserved; steps of 2 MB",
             ),
-            Figure(
+            "exec_host": Figure(
                 bytes=counters.exec_host_bytes,
                 source=Source.MEASURED_HOST,
                 how="growth of resident memory over each instantiation",
             ),
-            Figure(
-                bytes=max(0, grown - counters.exec_device_bytes),
-                source=Source.MEASURED_DEVICE,
-                how=f"{around} and what executables took; modules loaded meanwhile count here",
-            ),
-        )
+        }
     live = [executable.node_count for group in registry.groups() for executable in group.executables]
     modelled = [registry.driver.exec_bytes(count) or (0, 0) for count in live]
-    how = "live execs x the bytes per node measured on an H200"
-    return (
-        Figure(bytes=sum(device for device, _ in modelled), source=Source.MODELLED, how=how),
-        Figure(bytes=sum(host for _, host in modelled), source=Source.MODELLED, how=how),
-        None,
-    )
+    peak_device_bytes, peak_host_bytes = registry.modelled_bytes[1]
+    return {
+        "exec_device": _modelled(sum(device for device, _ in modelled), _LIVE, peak_device_bytes),
+        "exec_host": _modelled(sum(host for _, host in modelled), _LIVE, peak_host_bytes),
+    }
 
 
-def _rows(*several: Reasons) -> tuple[RefusalRow, ...]:
-    rows = [
-        RefusalRow(reason=reason, count=count, example=reasons.examples[reason])
-        for reasons in several
-        for reason, count in reasons.counts.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.count))
+def _plain_figures(groups: Sequence[GroupRow]) -> dict[str, Figure]:
+    """The same without folding, from the numbers of nodes."""
+    members = [member for group in groups for member in group.members]
+    return {
+        "plain_device": _modelled(sum(member.own_device_bytes for member in members), _PLAIN),
+        "plain_host": _modelled(sum(member.own_host_bytes for member in members), _PLAIN),
+    }
+
+
+def _device_figures(registry: Registry, device: torch.device) -> dict[str, Figure]:
+    """What else there is on a GPU: the rest that grew during captures, torch's allocator, and the process as a whole."""
+    count, grown = registry.sessions.totals
+    around = f"growth of used device memory over {count} capture sessions, less what torch reserved"
+    process = process_bytes(device)
+    return {
+        "libraries": Figure(
+            bytes=max(0, grown - registry.counters.exec_device_bytes),
+            source=Source.MEASURED_DEVICE,
+            how=f"{around} and what executables took; modules loaded meanwhile count here",
+        ),
+        "allocator": Figure(
+            bytes=torch.cuda.memory_reserved(device),
+            source=Source.MEASURED_DEVICE,
+            how="reserved by torch's allocator, pools included",
+            peak_bytes=torch.cuda.max_memory_reserved(device),
+        ),
+        "process": Figure(bytes=process.bytes, source=Source.MEASURED_DEVICE, how=process.how),
+    }
+
+
+def _modelled(size_bytes: int, how: str, peak_bytes: int | None = None) -> Figure:
+    return Figure(bytes=size_bytes, source=Source.MODELLED, how=how, peak_bytes=peak_bytes)

@@ -63,6 +63,7 @@ class TorchPool:
 
     def __init__(self, pool: tuple[int, int]) -> None:
         self.id = pool
+        self.ids = (pool,)
 
     def reserved_bytes(self) -> int | None:
         """Bytes that torch's allocator holds for it, measured; None with ``cudaMallocAsync``, which does not tell."""

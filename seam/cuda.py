@@ -72,6 +72,11 @@ class CudaPool:
         finally:
             caller.wait_stream(self._stream)
 
+    @property
+    def ids(self) -> tuple[tuple[int, int], ...]:
+        """Its ids in torch's allocator, the current one last."""
+        return tuple(self._ids)
+
     def reserved_bytes(self) -> int | None:
         """Bytes of device memory that torch's allocator holds for this pool, measured; None with ``cudaMallocAsync``.
 

@@ -10,9 +10,10 @@ import torch
 
 from seam.errors import CaptureError
 
-__all__ = ["CudaLedger", "free_blocks", "pool_bytes", "pool_id", "view_of"]
+__all__ = ["CudaLedger", "PoolUsage", "free_blocks", "pool_bytes", "pool_id", "pool_usage", "view_of"]
 
 _INACTIVE = "inactive"
+_ALLOCATED = "active_allocated"
 
 
 def pool_id(handle: Any) -> tuple[int, int]:
@@ -34,6 +35,25 @@ def pool_id(handle: Any) -> tuple[int, int]:
 def pool_bytes(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> int:
     """Bytes in these segments of ``torch.cuda.memory_snapshot()`` that belong to pools of these ids."""
     return sum(int(segment["total_size"]) for segment in segments if tuple(segment["segment_pool_id"]) in ids)
+
+
+class PoolUsage(NamedTuple):
+    """Bytes of a pool. What is neither allocated nor inactive was freed and waits for work on a stream."""
+
+    reserved_bytes: int
+    allocated_bytes: int
+    inactive_bytes: int
+
+
+def pool_usage(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> PoolUsage:
+    """What these segments of ``torch.cuda.memory_snapshot()`` say of pools of these ids."""
+    held = [segment for segment in segments if tuple(segment["segment_pool_id"]) in ids]
+    blocks = [block for segment in held for block in segment["blocks"]]
+    return PoolUsage(
+        pool_bytes(held, ids),
+        sum(int(block["size"]) for block in blocks if block["state"] == _ALLOCATED),
+        sum(int(block["size"]) for block in blocks if block["state"] == _INACTIVE),
+    )
 
 
 def free_blocks(segments: Iterable[Mapping[str, Any]], ids: Collection[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -330,8 +330,8 @@ FOLDING: tuple[Mutation, ...] = (
         "D3",
         "a sibling's clusters are not remembered for members that joined before it",
         "graphdedup/registry.py",
-        "            executable.clustered |= member.clustered\n            self.counters.updates += 1\n",
-        "            self.counters.updates += 1\n",
+        "            executable.clustered |= member.clustered\n            executable.updates += 1\n",
+        "            executable.updates += 1\n",
         (REGISTRY, RECORDS, REGISTRY_LIFETIME, CONCURRENCY),
     ),
     Mutation(
@@ -544,7 +544,7 @@ REPORTS: tuple[Mutation, ...] = (
     Mutation(
         "M3",
         "figures of different sources are added",
-        "graphdedup/report/model.py",
+        "graphdedup/report/base.py",
         "        if self.source is not other.source:\n",
         "        if False:\n",
         (REPORT,),
@@ -552,7 +552,7 @@ REPORTS: tuple[Mutation, ...] = (
     Mutation(
         "M3",
         "the text does not say where a figure is from",
-        "graphdedup/report/model.py",
+        "graphdedup/report/base.py",
         '            Source.MODELLED: "modelled",\n        }[self]',
         '            Source.MODELLED: "modelled",\n        }[self] and "bytes"',
         (TEXT,),
@@ -576,7 +576,7 @@ REPORTS: tuple[Mutation, ...] = (
     Mutation(
         "M5",
         "a report can be changed after the snapshot",
-        "graphdedup/report/model.py",
+        "graphdedup/report/base.py",
         'ConfigDict(frozen=True, extra="forbid")',
         'ConfigDict(extra="forbid")',
         (REPORT,),

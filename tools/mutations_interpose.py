@@ -282,7 +282,7 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "a report does not count the pools",
         "graphdedup/backend.py",
-        "            self.registry.pools.add(captured.pool)\n",
+        "            pool = self.registry.pools.add(captured.pool)\n",
         "            pass\n",
         GRAPH_TESTS,
     ),

@@ -659,7 +659,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
     (
         "report",
         "the rarest reason stands first in the report",
-        SNAPSHOT,
+        "graphdedup/snapshot_rows.py",
         "sorted(rows, key=lambda row: -row.count)",
         "sorted(rows, key=lambda row: row.count)",
         (REASONS_TESTS,),
@@ -668,7 +668,7 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "report",
         "un-folded graphs have no row in the report",
         SNAPSHOT,
-        "unfoldings=_rows(registry.unfoldings)",
+        "unfoldings=rows.reason_rows(registry.unfoldings)",
         "unfoldings=()",
         (VERIFY_TESTS,),
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphdedup.driver.attributes import ATTRIBUTES, VALUE_BYTES, Effect
@@ -130,7 +131,7 @@ class GraphReader:
             nodes.append(node)
         if self._drawn(blocks):
             draws = Draws.YES
-        return GraphRecord(tuple(nodes), self._edges(raw, handles), draws, pass_through, host_copies)
+        return GraphRecord(tuple(nodes), self._edges(raw, handles), draws, pass_through, host_copies, self._names)
 
     def _edges(self, raw: int, handles: list[int]) -> tuple[EdgeRecord, ...]:
         """Edges by the node that waits, in the order of its dependencies.
@@ -162,6 +163,7 @@ class GraphReader:
         key = (kernel.cooperative, kernel.func or kernel.kern, cluster, sizes, kernel.more, rare, unreadable)
         record = self._interned.get(key)
         if record is None:
+            self._note_name(kernel)
             fixed = (kernel.cooperative, compiled.local_bytes, *sizes, *_words(kernel.more), *_words(rare))
             told = (*unreadable, *compiled.unreadable)
             record = self._interned[key] = NodeRecord("kernel", fixed, key[1], cluster, told)
@@ -220,6 +222,8 @@ class GraphReader:
         if self._reads.geometry and params is not None:
             fixed += [*params.grid, *params.block, params.shared_bytes]
         function = 0 if params is None else params.function
+        if params is not None:
+            self._note_name(params)
         record = NodeRecord("kernel", tuple(fixed), function, cluster or (0, 0, 0), tuple(unreadable))
         block = None if params is None else self._parameter_block(params)
         return record, updatable is not None and updatable[0] != 0, block
@@ -314,7 +318,7 @@ class GraphReader:
             self._layouts[function] = _Layout(tuple(sizes), last, ctypes.c_uint64 * len(sizes)) if known else None
         return self._layouts[function]
 
-    def function_name(self, params: KernelParams) -> str:
+    def function_name(self, params: KernelParams | KernelNode) -> str:
         """The (mangled) name of a kernel node's function; empty when the driver does not tell."""
         if params.function not in self._names:
             driver = self._driver
@@ -322,8 +326,16 @@ class GraphReader:
                 result = driver.cuFuncGetName(driver.CUfunction(params.func))
             else:
                 result = driver.cuKernelGetName(driver.CUkernel(params.kern))
-            self._names[params.function] = result[1].decode(errors="replace") if result[0] == 0 else ""
+            # Graphs run the same functions: their names are held once.
+            self._names[params.function] = sys.intern(result[1].decode(errors="replace")) if result[0] == 0 else ""
         return self._names[params.function]
+
+    def _note_name(self, params: KernelParams | KernelNode) -> None:
+        """Keep the name of a node's function for the record. No fold is lost for a name that cannot be had."""
+        try:
+            self.function_name(params)
+        except (AttributeError, RuntimeError):  # bindings, or a driver, that do not have the call
+            self._names[params.function] = ""
 
     def node_name(self, handle: int) -> str:
         """A node in words, for messages: its kernel's name, or its kind."""

@@ -8,7 +8,7 @@ out as a :class:`GraphRecord`: plain tuples, cheap enough to read at every captu
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -126,6 +126,8 @@ class GraphRecord:
     """Why this graph must keep the executable of its own backend (rule D11); empty when it may be folded."""
     host_copies: bool = False
     """Whether a copy in it reads or writes host memory, or memory of which the driver does not tell."""
+    names: Mapping[int, str] = field(default_factory=dict, compare=False)
+    """Names of kernel functions by their number, where the driver tells; for reports, never for the key."""
 
 
 @dataclass(frozen=True, slots=True)

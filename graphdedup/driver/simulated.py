@@ -89,7 +89,8 @@ class SimulatedDriver:
             record.child.host_copies if record.child is not None else record.kind == "memcpy" and record.fixed[0] != 0
             for record in nodes
         )
-        return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through, host_copies)
+        names = {node.function_id: node.function for node in raw.nodes if node.kind == "kernel"}
+        return GraphRecord(nodes, edges, Draws.YES if raw.draws else Draws.NO, pass_through, host_copies, names)
 
     def _record(self, node: SimulatedNode, reads: Reads) -> NodeRecord:
         params: dict[str, Any] = node.describe()["params"] if node.kind in ("memcpy", "memset") else {}

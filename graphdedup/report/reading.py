@@ -9,15 +9,13 @@ from pydantic import ValidationError
 
 from graphdedup.errors import ReportError
 from graphdedup.report.model import DemoResult, FootprintReport
+from graphdedup.report.versions import NEWEST, upgraded
 from graphdedup.validation import read_bytes
 
-__all__ = ["MAX_REPORT_BYTES", "SCHEMA_VERSION", "read_report"]
+__all__ = ["MAX_REPORT_BYTES", "read_report"]
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024
 """A larger file is no report of ours; it is refused before it is read."""
-
-SCHEMA_VERSION = 1
-"""The newest schema that this release reads."""
 
 _MODELS: dict[str, type[FootprintReport] | type[DemoResult]] = {
     "graphdedup.footprint": FootprintReport,
@@ -27,7 +25,7 @@ _REMEDY = "give a file that `graphdedup demo --json FILE` or FootprintReport.to_
 
 
 def read_report(path: str | Path) -> FootprintReport | DemoResult:
-    """Read a report from ``path``, whichever of the two kinds it is.
+    """Read a report from ``path``, whichever of the two kinds it is, also one of an older schema.
 
     Raises:
         ReportError: the file is missing, too large or no JSON, is of a foreign kind or a newer schema, or lacks fields.
@@ -42,14 +40,14 @@ def read_report(path: str | Path) -> FootprintReport | DemoResult:
     version = document.get("schema_version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ReportError(f"{name}: schema_version is {_short(version)}, not a whole number from 1.", remedy=_REMEDY)
-    if version > SCHEMA_VERSION:
+    if version > NEWEST[kind]:
         raise ReportError(
-            f"{name}: schema_version {version} is newer than this release reads ({SCHEMA_VERSION}).",
+            f"{name}: schema_version {version} is newer than this release reads ({NEWEST[kind]}).",
             remedy="read it with the graphdedup that wrote it, or a newer one.",
         )
     try:
         # Strict about numbers (no "36" for 36), through JSON's own rules: arrays become tuples.
-        return _MODELS[kind].model_validate_json(json.dumps(document), strict=True)
+        return _MODELS[kind].model_validate_json(json.dumps(upgraded(document)), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the document"

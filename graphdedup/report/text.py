@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from graphdedup.kernel_names import in_words
 from graphdedup.report.model import DemoResult, Figure, FootprintReport, ModeResult
 
-__all__ = ["demo_text", "footprint_text", "format_bytes", "table"]
+__all__ = ["demo_text", "footprint_text", "format_bytes", "named_figures", "table"]
 
 _BOLD, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _NOTHING = "-"
 _MOST_ALONE = 20
+_MOST_GROUPS = 10
+_MOST_KERNELS = 10
+_MOST_POOLS = 10
 
 
 def format_bytes(value: int | None) -> str:
@@ -72,18 +76,21 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
         ]
     )
     lines += ["", _bold("bytes", color)]
-    figures: tuple[tuple[str, Figure], ...] = (
-        ("execs, device", report.exec_device),
-        ("execs, host", report.exec_host),
-        *((("driver and libraries", report.libraries),) if report.libraries is not None else ()),
-        ("pool", report.pool),
-    )
-    lines += table([(name, format_bytes(f.bytes), f.source.words, f.how) for name, f in figures], left=4)
+    lines += table([(name, format_bytes(f.bytes), f.source.words, _how(f)) for name, f in named_figures(report)], left=4)
+    lines += _pools_and_stages(report, color)
     if report.sessions:
         lines += ["", _bold("sessions", color)]
         rows = [("name", "captured", "execs")]
         rows += [(s.name or "(unnamed)", _count(s.captured), _count(s.execs)) for s in report.sessions]
         lines += table(rows)
+    if report.group_rows:
+        lines += _groups(report, color)
+    if report.node_rows:
+        lines += ["", _bold("nodes by kernel", color)]
+        shown = report.node_rows[:_MOST_KERNELS]
+        lines += table([(_count(row.count), row.kind, in_words(row.name)) for row in shown], left=3)
+        if (more := len(report.node_rows) - len(shown)) > 0:
+            lines.append(f"and {more:,} more, in the JSON")
     if report.breaks:
         lines += ["", _bold("breaks", color)]
         lines += table([(_count(row.segments), row.name) for row in report.breaks], left=2)
@@ -99,6 +106,63 @@ def footprint_text(report: FootprintReport, *, color: bool = False) -> str:
         if (more := len(report.alone) - _MOST_ALONE) > 0:
             lines.append(f"and {more:,} more, in the JSON")
     return "\n".join(lines)
+
+
+def named_figures(report: FootprintReport) -> list[tuple[str, Figure]]:
+    """The figures that a report has, each with its name for a reader, in the order in which they are shown."""
+    named = [
+        ("execs, device", report.exec_device),
+        ("execs, host", report.exec_host),
+        ("execs without folding, device", report.plain_device),
+        ("execs without folding, host", report.plain_host),
+        ("driver and libraries", report.libraries),
+        ("pool", report.pool),
+        ("torch's allocator", report.allocator),
+        ("device memory in use", report.process),
+        ("host memory of the process", report.host),
+    ]
+    return [(name, figure) for name, figure in named if figure is not None]
+
+
+def _how(figure: Figure) -> str:
+    return figure.how if figure.peak_bytes is None else f"{figure.how}; peak {format_bytes(figure.peak_bytes)}"
+
+
+def _pools_and_stages(report: FootprintReport, color: bool) -> list[str]:
+    lines: list[str] = []
+    if report.pools:
+        lines += ["", _bold("pools", color)]
+        rows: list[tuple[str, ...]] = [("pool", "graphs", "reserved", "allocated", "inactive")]
+        for pool in report.pools[:_MOST_POOLS]:
+            told = (pool.reserved_bytes, pool.allocated_bytes, pool.inactive_bytes)
+            rows.append((str(pool.id), _count(pool.graphs), *map(format_bytes, told)))
+        lines += table(rows)
+        if (more := len(report.pools) - _MOST_POOLS) > 0:
+            lines.append(f"and {more:,} more, in the JSON")
+    if report.stages:
+        lines += ["", _bold("memory by stage", color)]
+        stages: list[tuple[str, ...]] = [("", "used on the device", "of that by torch", "resident on the host")]
+        for stage in report.stages:
+            device = [stage.device_used_bytes, stage.torch_reserved_bytes]
+            told_device = (_NOTHING if value is None else format_bytes(value) for value in device)
+            stages.append((stage.name, *told_device, format_bytes(stage.host_resident_bytes)))
+        lines += table(stages)
+    return lines
+
+
+def _groups(report: FootprintReport, color: bool) -> list[str]:
+    """The largest groups."""
+    ranked = sorted(report.group_rows, key=lambda group: -len(group.members))
+    rows: list[tuple[str, ...]] = [("group", "such as", "graphs", "execs", "replays", "updates")]
+    for group in ranked[:_MOST_GROUPS]:
+        replays = sum(member.replays or 0 for member in group.members)
+        updates = sum(member.updates or 0 for member in group.members)
+        example = group.members[0].name if group.members else _NOTHING
+        rows.append((str(group.id), example, *map(_count, (len(group.members), len(group.execs), replays, updates))))
+    lines = ["", _bold("groups", color), *table(rows, left=2)]
+    if (more := len(ranked) - _MOST_GROUPS) > 0:
+        lines.append(f"and {more:,} more, in the JSON")
+    return lines
 
 
 def demo_text(result: DemoResult, *, color: bool = False) -> str:

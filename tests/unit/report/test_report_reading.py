@@ -36,7 +36,7 @@ def test_both_kinds_come_back_equal(
         ("{}", "has no kind"),
         ('{"kind": "somebody.else"}', 'is of kind "somebody.else"'),
         ('{"kind": ["graphdedup.demo"]}', "is of kind"),
-        ({"schema_version": 2}, "schema_version 2 is newer"),
+        ({"schema_version": 3}, "schema_version 3 is newer"),
         ({"schema_version": "1"}, "not a whole number"),
         ({"schema_version": ...}, "not a whole number"),
         ({"schema_version": True}, "not a whole number"),
