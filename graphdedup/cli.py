@@ -92,6 +92,7 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
         compare: Annotated[bool, typer.Option("--compare", help="Capture once more, not folded, side by side.")] = False,
         json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
         graphs_file: Annotated[Path | None, typer.Option("--graphs", help="Write the captured graphs, for explain.")] = None,
+        report_file: Annotated[Path | None, typer.Option("--report", help="Write the footprint report to this file.")] = None,
         verbose: Annotated[bool, typer.Option("--verbose", help="Log in detail.")] = False,
     ) -> int:
         """Capture a transformer at many batch sizes, fold, replay each and compare with eager bit for bit."""
@@ -107,6 +108,7 @@ def build_app(arguments: Sequence[str] = ()) -> "typer.Typer":
             compare=compare,
             json_file=json_file,
             graphs_file=graphs_file,
+            report_file=report_file,
             verbose=verbose,
             command=shlex.join(["graphdedup", *arguments]),
         )
@@ -222,6 +224,7 @@ def _demo_request(
     compare: bool,
     json_file: Path | None,
     graphs_file: Path | None,
+    report_file: Path | None,
     verbose: bool,
     command: str,
 ) -> "DemoRequest":
@@ -249,10 +252,11 @@ def _demo_request(
     parsed = parse_sizes(sizes)
     if json_file is not None:
         _check_writable(json_file)
-    if graphs_file is not None:
-        _check_writable(graphs_file, "--graphs")
-        if len(modes[mode]) > 1:
-            raise SettingsError("--graphs writes the graphs of one mode.", remedy="add --mode full or --mode breakable.")
+    for file, option, what in ((graphs_file, "--graphs", "graphs"), (report_file, "--report", "report")):
+        if file is not None:
+            _check_writable(file, option)
+            if len(modes[mode]) > 1:
+                raise SettingsError(f"{option} writes the {what} of one mode.", remedy="add --mode full or --mode breakable.")
     kind = _resolve_device(device)
     config = PRESETS[model or ("0.6b" if kind == "cuda" else "tiny")]
     return DemoRequest(
@@ -264,6 +268,7 @@ def _demo_request(
         seed=seed,
         tier=Tier(tier),
         graphs="" if graphs_file is None else str(graphs_file.absolute()),
+        report="" if report_file is None else str(report_file.absolute()),
         compare=compare,
         progress=sys.stderr.isatty(),
         verbose=verbose,

@@ -10,6 +10,7 @@ import torch
 
 from graphdedup import snapshot_rows as rows
 from graphdedup.footprint import Span, host_peak_bytes
+from graphdedup.group import Member
 from graphdedup.nvml import process_bytes
 from graphdedup.plan import plan_digest
 from graphdedup.registry import Registry
@@ -27,8 +28,9 @@ def stats(registry: Registry) -> Stats:
     """The counters now. Cheap: nothing is measured and the device is not touched."""
     counters = registry.counters
     members = list(registry.members.values())
-    names = dict.fromkeys(member.session for member in members)
-    by_name = {name: [member for member in members if member.session == name] for name in names}
+    by_name: dict[str, list[Member]] = {}
+    for member in members:
+        by_name.setdefault(member.session, []).append(member)
     return Stats(
         captured=counters.captured,
         execs=registry.exec_count + registry.passed_through_count,

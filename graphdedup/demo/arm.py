@@ -51,6 +51,8 @@ class ArmSpec(BaseModel):
     tier: Tier = Tier.STRUCTURE
     graphs: str = ""
     """Write the captured graphs to this file."""
+    report: str = ""
+    """Write the footprint report to this file, after the last replay."""
     progress: bool = False
     """Show a progress bar on stderr."""
     verbose: bool = False
@@ -184,6 +186,8 @@ class _Arm:
         # Captured attention has run on tensors that held nothing yet, and left that in the cache.
         self.cache.fill(self.spec.seed + 2)
         mismatches = self._compare_all()
+        if self.spec.report:
+            Path(self.spec.report).write_text(self.backend.report().to_json() + "\n", encoding="utf-8")
         stats, identity, folded = self.backend.stats(), self.driver.identity, self.spec.folded
         return ArmResult(
             device=identity.name,

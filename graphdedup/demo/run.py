@@ -42,6 +42,8 @@ class DemoRequest:
     tier: Tier = Tier.STRUCTURE
     graphs: str = ""
     """Write the captured graphs to this file; with one mode only."""
+    report: str = ""
+    """Write the footprint report to this file; with one mode only."""
     compare: bool = False
     """Capture once more without folding, in a process of its own."""
     progress: bool = False
@@ -69,12 +71,13 @@ def run_demo(request: DemoRequest) -> DemoResult:
             seed=request.seed,
             tier=request.tier,
             graphs=request.graphs,
+            report=request.report,
             progress=request.progress,
             verbose=request.verbose,
         )
         # On a GPU every arm needs a fresh driver (see run_arm). The simulated device keeps nothing.
         last = run_apart(spec) if request.device == "cuda" else run_arm(spec)
-        unfolded = run_apart(spec.model_copy(update={"folded": False, "graphs": ""})) if request.compare else None
+        unfolded = run_apart(spec.model_copy(update={"folded": False, "graphs": "", "report": ""})) if request.compare else None
         modes[mode] = _mode_result(spec, last, unfolded)
     if last is None:
         raise ValueError("a demo needs at least one mode")
