@@ -1,7 +1,7 @@
 // Charts by plotly. Each is drawn again when the reader's colour scheme changes.
 
 const MOST_RUNGS = 80;
-const MOST_LEAVES = 60;
+const MOST_LEAVES = 24;
 const MOST_GROUPS = 15;
 const charts = [];
 

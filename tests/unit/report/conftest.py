@@ -10,12 +10,19 @@ from graphdedup.report import (
     BreakRow,
     DemoModel,
     DemoResult,
+    Environment,
+    ExecRow,
     Figure,
     FootprintReport,
+    GroupRow,
+    MemberRow,
     ModeResult,
+    NodeRow,
+    PoolRow,
     RefusalRow,
     SessionRow,
     Source,
+    StageRow,
 )
 
 
@@ -97,6 +104,69 @@ def _demo_result(**modes: ModeResult) -> DemoResult:
         ),
         modes=modes or {"full": _mode_result()},
     )
+
+
+def _grouped(graphs: int = 5, *, text: str = "", alone: int = 1) -> FootprintReport:
+    """A report of ``graphs`` live graphs of two segments a label: one group, and ``alone`` graphs on their own.
+
+    Graph i has i nodes and was replayed i times; ``text`` stands in labels, reasons and names.
+    """
+    modelled = Source.MODELLED
+
+    def member(number: int, why: str = "") -> MemberRow:
+        return MemberRow(
+            id=number,
+            label=f"decode bs={(number + 1) // 2}{text}",
+            segment=(number + 1) % 2,
+            session=f"decode{text}",
+            pool=1,
+            nodes=number,
+            own_device_bytes=1000 * number,
+            own_host_bytes=100 * number,
+            replays=number,
+            updates=number % 2,
+            why=why,
+        )
+
+    def group(number: int, members: list[MemberRow]) -> GroupRow:
+        size = members[0].nodes
+        executable = ExecRow(
+            nodes=size,
+            device_bytes=1000 * size,
+            device_source=modelled,
+            host_bytes=1,
+            host_source=modelled,
+            updates=1,
+            launches=2,
+        )
+        return GroupRow(id=number, key=f"{number:032x}", execs=(executable,), members=tuple(members))
+
+    shared = graphs - alone
+    rows = [group(0, [member(number) for number in range(1, shared + 1)])]
+    rows += [group(at, [member(shared + at, f"node {at} differs{text}")]) for at in range(1, alone + 1)]
+    plain = 1000 * graphs * (graphs + 1) // 2
+    how = "live execs x a table"
+    return _footprint(
+        captured=graphs,
+        execs=1 + alone,
+        nodes=plain // 1000,
+        device=f"Simulated{text}",
+        sessions=(SessionRow(name=f"decode{text}", captured=graphs, execs=1 + alone, seconds=1.5),),
+        refusals=(RefusalRow(reason=f"refused{text}", count=3, example=f"an example{text}"),),
+        exec_device=Figure(bytes=2_250_000, source=modelled, how=how, peak_bytes=1_350_000_000),
+        plain_device=Figure(bytes=plain, source=modelled, how=how),
+        pool=Figure(bytes=4096, source=Source.MEASURED_HOST, how="reserved"),
+        pools=(PoolRow(id=1, graphs=graphs, source=Source.MEASURED_HOST, reserved_bytes=4096, allocated_bytes=1024),),
+        group_rows=tuple(rows),
+        node_rows=(NodeRow(kind="kernel", name=f"gemm{text}", count=plain // 1000),),
+        stages=(StageRow(name="now", device_used_bytes=None, torch_reserved_bytes=None, host_resident_bytes=5_000),),
+        environment=Environment(graphdedup="0", python="3", platform=f"here{text}", torch="2", policy={"tier": "exact"}),
+    )
+
+
+@pytest.fixture
+def grouped() -> Callable[..., FootprintReport]:
+    return _grouped
 
 
 @pytest.fixture

@@ -43,6 +43,9 @@ def test_both_kinds_come_back_equal(
         ({"captured": ...}, "captured: Field required"),
         ({"captured": "36"}, "captured: Input should be a valid integer"),
         ({"captured": -1}, "captured: Input should be greater"),
+        ({"group_rows": [{"id": 0, "members": [{"id": 1}]}]}, "group_rows.0.members.0.label: Field required (and 3 more)"),
+        ({"schema_version": 1, "listed_alone": []}, "schema_version: Input should be 2"),
+        ({"kind": "graphdedup.demo", "schema_version": 2}, "schema_version 2 is newer than this release reads (1)"),
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
         ({"exec_device": {"bytes": 1, "source": "guessed", "how": ""}}, "exec_device.source"),
     ],
@@ -81,3 +84,22 @@ def test_missing_foreign_and_huge_files_are_refused(tmp_path: Path) -> None:
         read_report(huge)
     with pytest.raises(ReportError, match="no such file"):
         read_report("a\0b")
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, grouped: Callable[..., FootprintReport]) -> None:
+    text = grouped().to_json()
+    file = tmp_path / "cut.json"
+    for length in (1, len(text) // 2, len(text) - 1):
+        file.write_text(text[:length])
+        with pytest.raises(ReportError, match="not JSON"):
+            read_report(file)
+
+
+def test_the_reports_of_this_repository_are_read_and_rendered(pytestconfig: pytest.Config) -> None:
+    files = [path for path in (pytestconfig.rootpath / "reports").glob("*.json") if "graphdedup.demo" in path.read_text()]
+    assert len(files) >= 2
+    for file in files:
+        report = read_report(file)
+        assert isinstance(report, DemoResult)
+        for text in (report.to_text(), report.to_markdown()):
+            assert f"{report.modes[next(iter(report.modes))].captured:,}" in text

@@ -64,6 +64,18 @@ def test_m3_every_byte_figure_says_what_it_is(footprint: Callable[..., Footprint
     assert shown["pool"] == ["unknown", "measured on the device", "no pool alive"]
 
 
+def test_footprint_shows_groups_pools_and_nodes(grouped: Callable[..., FootprintReport]) -> None:
+    text = grouped(5).to_text()
+    shown = rows(text)
+    assert shown["0"] == ["decode bs=1 segment 0", "4", "1", "10", "2"], "1 + 2 + 3 + 4 replays, two of odd graphs updated"
+    assert shown["1"] == ["decode bs=3 segment 0", "1", "1", "5", "1"]
+    lines = text.splitlines()
+    assert lines[lines.index("pools") + 2].split() == ["1", "5", "4.1", "KB", "1.0", "KB", "unknown"]
+    assert shown["15"] == ["kernel", "gemm"]
+    assert shown["execs, device"] == ["2.2 MB", "modelled", "live execs x a table; peak 1.4 GB"]
+    assert shown["now"] == ["-", "-", "5.0 KB"]
+
+
 def test_demo_shows_its_numbers_by_mode(mode_result: Callable[..., ModeResult], demo_result: Callable[..., DemoResult]) -> None:
     full = mode_result()
     breakable = mode_result(

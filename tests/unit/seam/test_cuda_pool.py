@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from seam.cuda_memory import CudaLedger, free_blocks, pool_bytes
+from seam.cuda_memory import CudaLedger, PoolUsage, free_blocks, pool_bytes, pool_usage
 
 DEVICE = torch.device("cuda", 0)
 OURS, OTHERS = (0, 7), (0, 0)
@@ -33,6 +33,16 @@ def segment(address: int, pool: Any, *blocks: tuple[int, str], device: int = 0) 
         told.append({"address": at, "size": size, "state": state})
         at += size
     return {"address": address, "total_size": at - address, "segment_pool_id": pool, "device": device, "blocks": told}
+
+
+def test_a_pool_tells_what_is_used_and_what_is_free() -> None:
+    """What waits for a stream is neither."""
+    segments = [
+        segment(0, OURS, (100, "active_allocated"), (20, "inactive"), (3, "active_pending_free")),
+        segment(1000, OTHERS, (7000, "active_allocated")),
+        segment(2000, (0, 8), (400, "active_allocated")),
+    ]
+    assert pool_usage(segments, [OURS, (0, 8)]) == PoolUsage(reserved_bytes=523, allocated_bytes=500, inactive_bytes=20)
 
 
 def tensor(address: int, size_bytes: int = 512, device: torch.device = DEVICE) -> Any:
