@@ -16,6 +16,7 @@ from mutations_forward import FORWARD
 from mutations_interpose import INTERPOSE
 from mutations_memory import POOLS
 from mutations_observe import OBSERVE
+from mutations_questions import QUESTIONS
 from mutations_seam import SEAM
 from mutations_service import SERVICE
 
@@ -796,6 +797,17 @@ SIMULATED: tuple[Mutation, ...] = (
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
-    SEAM + POOLS + INTERPOSE + FORWARD + FOLDING + FOLD_IN_FULL + FOLD_IN_DETAIL + SERVICE + OBSERVE + REPORTS + SIMULATED
+    SEAM
+    + POOLS
+    + INTERPOSE
+    + FORWARD
+    + FOLDING
+    + FOLD_IN_FULL
+    + FOLD_IN_DETAIL
+    + SERVICE
+    + OBSERVE
+    + QUESTIONS
+    + REPORTS
+    + SIMULATED
 )
 """Every break, in the order of the rules."""

@@ -169,7 +169,7 @@ def _text(told: Difference, color: bool) -> str:
     equal = len(told.counters) - len(rows)
     lines += _section("counters", rows, color, f"{equal:,} other counters are equal" if rows else "all counters are equal")
     lines += ["", _bold("bytes", color)]
-    figures = [_figure_row(row) for row in told.figures]
+    figures = [_figure_row(row) for row in told.figures if row.left is not None or row.right is not None]
     aligned = table([cells for cells, _ in figures])
     lines += [f"{line}  {source}" for line, (_, source) in zip(aligned, figures, strict=True)]
     seconds = [

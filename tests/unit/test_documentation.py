@@ -15,6 +15,7 @@ PAGES = {
     "docs/captured-forward.md": "padding 25.0% of all rows",
     "docs/observing.md": "10 events, 0 dropped",
     "docs/estimate.md": "device bytes of executables, 256 shapes of 1 segments, modelled",
+    "docs/questions.md": "[('structure', 1, 133000), ('exact', 2, 266000)]",
     "docs/fold.md": "the replay is equal to eager, bit for bit: 3 rounds (fresh inputs in each)",
 }
 """Pages with examples, and something that each prints."""

@@ -263,17 +263,47 @@ def test_a_graph_that_was_passed_through_or_lost_its_group_stays_so(make: Any, h
     assert rows["on its own"] == (1, "graph 4 (c segment 0): un-folded at replay: ERROR")
 
 
-def test_a_kernel_that_cannot_be_read_shares_in_the_tier_that_does_not_ask(make: Any, h200: Capabilities) -> None:
-    """D3: the reason on record is that of the tier; in another one it may not hold."""
-    hidden = {"kind": "kernel", "name": "gemm", "unreadable": ("mem_sync_domain",)}
-    why = "node 0 (kernel): mem_sync_domain cannot be read and could be in use"
+def test_a_reason_that_the_fold_gave_is_worked_out_anew(make: Any) -> None:
+    """D3: what cannot be read keeps graphs apart in the tier that reads it, and that tier alone: here the exact one."""
+    capabilities = probe_profile(DriverProfile(unreadable=frozenset()))
+    hidden = {"kind": "kernel", "name": "gemm", "cluster": (2, 1, 1), "unreadable": ("preferred_cluster",)}
+    why = "node 0 (kernel): preferred_cluster cannot be read and could be in use"
     graphs = tuple(ExportedGraph(index=index, group=index, reason=why, topology=make.topology([hidden])) for index in range(3))
+    file = GraphsFile(device="H200", driver_version="580.159", tier="exact", capabilities=capabilities, graphs=graphs)
+    told = what_if(file, tiers=["structure", "exact"]).predictions
+    assert [row.execs for row in told] == [1, 3]
+    assert [(row.field, row.groups, row.example) for row in told[1].splits] == [("on its own", 3, f"graph 0: {why}")]
+
+
+def test_what_only_clusters_use_does_not_set_kernels_without_clusters_apart(make: Any, h200: Capabilities) -> None:
+    """D3: not even in the exact tier."""
+    graphs = tuple(
+        ExportedGraph(
+            index=index,
+            topology=make.topology(
+                [{"kind": "kernel", "attributes": {"cluster_scheduling_policy": index}, "cluster": cluster}]
+            ),
+            group=index,
+        )
+        for index, cluster in enumerate([(0, 0, 0)] * 2 + [(2, 1, 1)] * 2)
+    )
     file = GraphsFile(device="H200", driver_version="580.159", tier="exact", capabilities=h200, graphs=graphs)
-    held = what_if(file, tiers=["structure", "exact"]).predictions
-    assert "mem_sync_domain" in held[1].splits[0].example
-    assert held[1].execs == 3
-    asked = [row for row in held[0].splits if "mem_sync_domain" in row.example]
-    assert held[0].execs == (3 if asked else 1)
+    assert what_if(file, tiers=["exact"]).predictions[0].groups == 3
+
+
+def test_graphs_that_the_fold_kept_apart_by_their_clusters_are_placed_anew(h200: Capabilities) -> None:
+    """D3: the second graph runs a function with another cluster dimension; the third could join either of the two."""
+    device = SimulatedDevice(1 << 20)
+    registry = Registry(SimulatedDriver(device), capabilities=h200)
+    for number, (function, width) in enumerate((("gemm", 2), ("gemm", 4), ("other", 2))):
+        graph = device.new_graph()
+        graph.add_kernel(function, lambda *_: None, grid=(8, 1, 1), cluster=(width, 1, 1))
+        registry.fold(graph, SegmentInfo(min(number, 1), "graph"))
+    assert sorted(len(group.members) for group in registry.groups()) == [1, 2]
+    file = graphs_file(registry)
+    assert file.graphs[1].refusals
+    by_position = predict(file, FoldPolicy(placement=Placement.POSITION))
+    assert (by_position.execs, by_position.largest_group) == (2, 2)
 
 
 # Figures and words
