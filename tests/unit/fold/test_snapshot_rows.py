@@ -158,10 +158,14 @@ def test_the_allocators_pools_are_read_from_one_snapshot(monkeypatch: pytest.Mon
         return [{"segment_pool_id": (0, at), "total_size": 100 * at, "blocks": [block]} for at in (1, 2, 3)]
 
     monkeypatch.setattr(torch.cuda, "memory_snapshot", snapshot)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     pools, held = Pools(), [TorchPool((0, 1), (0, 3)), TorchPool((0, 2)), Silent()]
     assert [pools.add(pool) for pool in (*held, held[0])] == [1, 2, 3, 1]
     assert read_pools(pools) == {1: (400, 120, 0), 2: (200, 60, 0), 3: (11, None, None)}
     assert len(asked) == 1
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    assert read_pools(pools) == {1: (None, None, None), 2: (None, None, None), 3: (11, None, None)}
+    assert len(asked) == 1, "that allocator tells of no pools"
 
 
 def test_stages_are_before_the_captures_after_them_and_now() -> None:
