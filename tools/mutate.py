@@ -128,7 +128,9 @@ def run_tests(tree: Path, modules: Sequence[str], targets: Sequence[str], timeou
 
 
 def module_of(file: str) -> str:
-    """The module that a file of the tree is: ``"seam/__init__.py"`` is ``"seam"``."""
+    """The module that a file of the tree is: ``"seam/__init__.py"`` is ``"seam"``. Empty for a file that is none."""
+    if not file.endswith(".py"):
+        return ""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -17,6 +17,7 @@ from mutations_interpose import INTERPOSE
 from mutations_memory import POOLS
 from mutations_observe import OBSERVE
 from mutations_questions import QUESTIONS
+from mutations_report import RENDERED
 from mutations_seam import SEAM
 from mutations_service import SERVICE
 
@@ -808,6 +809,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     + OBSERVE
     + QUESTIONS
     + REPORTS
+    + RENDERED
     + SIMULATED
 )
 """Every break, in the order of the rules."""

@@ -49,7 +49,7 @@ function rungs(graphs) {
   const found = new Map();
   const founded = new Set();
   for (const graph of [...graphs].sort((one, other) => one.id - other.id)) {
-    const key = `${graph.session}\n${graph.label}`;
+    const key = JSON.stringify([graph.session, graph.label]);
     const rung = found.get(key) || { name: graph.label || "graph", session: graph.session, plain: 0, folded: 0 };
     rung.plain += graph.own_device_bytes;
     if (!founded.has(graph.group.id)) {
@@ -119,16 +119,16 @@ function tree(graphs) {
   const leaves = new Map();
   for (const graph of graphs) {
     const pool = `pool ${graph.pool}`;
-    const session = `${pool}\n${graph.session}`;
+    const session = JSON.stringify([pool, graph.session]); // names are the runner's: two paths must never read alike
     const alone = graph.group.members.length === 1;
-    const group = alone ? `${session}\nalone` : `${session}\ngroup ${graph.group.id}`;
+    const group = JSON.stringify([pool, graph.session, alone ? "alone" : graph.group.id]);
     const tint = alone ? "alone" : "accent";
     add("all", "", "all graphs", graph, "panel");
     add(pool, "all", graph.pool ? pool : "pool not known", graph, "panel");
     add(session, pool, graph.session || "(unnamed session)", graph, "panel");
     add(group, session, alone ? "on their own" : `group ${graph.group.id}`, graph, tint);
     const mates = leaves.get(group) || [];
-    mates.push({ id: `${group}\n${graph.id}`, parent: group, name: graph.name, value: graph.nodes, graphs: 1, tint });
+    mates.push({ id: `${group} ${graph.id}`, parent: group, name: graph.name, value: graph.nodes, graphs: 1, tint });
     leaves.set(group, mates);
   }
   const made = [...parts.values()];
@@ -139,7 +139,7 @@ function tree(graphs) {
     if (rest.length) {
       const value = rest.reduce((sum, one) => sum + one.value, 0);
       const name = `${count(rest.length)} more`;
-      made.push({ id: `${rest[0].parent}\nmore`, parent: rest[0].parent, name, value, graphs: rest.length, tint: rest[0].tint });
+      made.push({ id: `${rest[0].parent} more`, parent: rest[0].parent, name, value, graphs: rest.length, tint: rest[0].tint });
     }
   }
   return made;

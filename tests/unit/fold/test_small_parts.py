@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import graphdedup
+import graphdedup.report
 import seam
 from graphdedup.footprint import Span, modelled_exec_bytes
 
@@ -116,7 +117,11 @@ def test_the_public_names_are_pinned() -> None:
         "ReplayError", "SeamError", "SeamStats", "SegmentInfo", "ShapeRow", "Stamped", "break_at", "capture", "copy_output",
         "default_backend", "eager_break", "graph_break", "piecewise", "register_output_type", "stats",
     ]  # fmt: skip
-    for module in (graphdedup, seam):
+    assert sorted(graphdedup.report.__all__) == [
+        "AloneRow", "BreakRow", "DemoModel", "DemoResult", "Environment", "ExecRow", "Figure", "FootprintReport", "GroupRow",
+        "MemberRow", "ModeResult", "NodeRow", "PoolRow", "RefusalRow", "SessionRow", "Source", "StageRow", "read_report",
+    ]  # fmt: skip
+    for module in (graphdedup, graphdedup.report, seam):
         assert all(hasattr(module, name) for name in module.__all__)
 
 
