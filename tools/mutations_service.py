@@ -131,8 +131,8 @@ _ROWS: tuple[tuple[str, str, str, str, str, tuple[str, ...]], ...] = (
         "sharing",
         "every session counts every graph",
         SNAPSHOT,
-        "[member for member in members if member.session == name]",
-        "list(members)",
+        "by_name.setdefault(member.session, []).append(member)",
+        "by_name.setdefault(member.session, []).extend(members)",
         (SHARING_TESTS,),
     ),
     (
