@@ -27,6 +27,8 @@ class GraphedCallables:
             nn.Sequential(nn.Linear(self.hidden, self.hidden), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(self.hidden))
             for _ in range(3 if options.small else 12)
         ).cuda()
+        for parameter in self.layers.parameters():  # a graph's own buffer is no place to accumulate in
+            parameter.grad = torch.zeros_like(parameter)
         self.start = [parameter.detach().clone() for parameter in self.layers.parameters()]
         self.graphed: tuple[Any, ...] = ()
         self.batch = torch.zeros(BATCH, self.hidden, device="cuda")
@@ -49,7 +51,7 @@ class GraphedCallables:
             assert parameter.grad is not None
             gradients.append(parameter.grad.clone())
             parameter.sub_(parameter.grad, alpha=0.05)
-            parameter.grad = None
+            parameter.grad.zero_()
         return gradients
 
     def round(self, turn: int) -> list[Tensor]:
@@ -57,7 +59,8 @@ class GraphedCallables:
         with torch.no_grad():
             for parameter, start in zip(self.layers.parameters(), self.start, strict=True):
                 parameter.copy_(start)
-                parameter.grad = None
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
         torch.manual_seed(turn)
         seen = []
         for _ in range(STEPS):
