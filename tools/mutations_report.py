@@ -36,8 +36,8 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "charts read labels as HTML",
         PAGE + "charts.js",
-        'short.replace(/&/g, "&amp;").replace(/</g, "&lt;")',
-        "short",
+        'return short.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");',
+        "return short;",
         PAGE_TESTS,
     ),
     ("halves are rounded up on the page", PAGE + "dom.js", "=== 0.25;", "=== 2;", PAGE_TESTS),
