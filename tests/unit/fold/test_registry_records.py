@@ -90,7 +90,7 @@ def test_what_no_update_changes_is_not_even_offered(difference: str) -> None:
         if difference == "cooperative":
             graph.add_kernel("write", write_cluster, (out, 1.0), attributes={"cooperative": int(other)})
         elif difference == "context":
-            graph.add_kernel("write", write_cluster, (out, 1.0), context=99 if other else None)
+            graph.add_kernel("write", write_cluster, (out, 1.0), context=bench.device.context + 1 if other else None)
         elif difference == "direction":
             graph.add_node("memcpy", target=out, source=source, direction="h2d" if other else "d2d")
         else:
