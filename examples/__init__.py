@@ -1,1 +1,1 @@
-"""Runners that capture with torch alone, each run plain and with the fold under it: ``python -m examples.NAME``."""
+"""Runners that know nothing of the fold, each run with it and without it; see docs/plugging-in.md."""

@@ -1,128 +1,180 @@
-"""What the examples share: a small decoder, and a main that runs an example plain and folded and compares every bit."""
+"""What the examples share: the shape of a runner, and the loop that runs one with and without the fold.
+
+A runner captures with torch's own class. That its graphs fold is decided around it, by ``graphdedup.interpose()``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
+import importlib
+import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import xxhash
+from torch import Tensor
 
 import graphdedup
 
-__all__ = ["Block", "Decoder", "Example", "NeedsPackage", "Options", "counted", "main"]
+__all__ = ["NAMES", "Counted", "Example", "Runner", "cannot_run", "counted", "digest", "load", "main", "play"]
 
-ROUNDS = 3
+NAMES = ("ladder", "transformers_batching", "reduce_overhead", "graphed_callables", "nano_runner", "breakable_peer")
+"""The examples, by the names of their files."""
 
-
-class NeedsPackage(Exception):
-    """The example needs a package that is not here; the message names it."""
-
-
-class Options(argparse.Namespace):
-    """How large an example is."""
-
-    small: bool = False
+MIN_ROUNDS = 3
+"""Fewer replays of a graph would not show what a replay of another one in between leaves behind."""
 
 
-class Example(Protocol):
-    """A runner that captures with torch alone. It is made, captured, replayed in rounds, and closed."""
+class Runner(Protocol):
+    """Something that captures CUDA graphs and replays them. To make one sets up its model and runs it once without graphs."""
+
+    step_is: str
+    """What one step is, in words."""
+    timed_steps: int
+    """How many steps a time is the median of."""
 
     def capture(self) -> None:
-        """Capture every graph."""
+        """Capture every graph, and replay each once."""
 
-    def round(self, turn: int) -> list[Tensor]:
-        """Replay everything once in an order and on inputs that depend on ``turn`` alone; the results, in a fixed order."""
+    def round(self, number: int) -> Iterator[Tensor]:
+        """Every graph in an order of its own on fresh inputs, both by ``number`` alone; each output is read before the next."""
 
-    def step(self) -> None:
-        """The step that is timed."""
+    def step(self, number: int) -> float | None:
+        """Something short that replays; graphs take turns. Returns its seconds where the runner times it, else None."""
 
     def close(self) -> None:
-        """Drop the graphs."""
+        """Release the graphs."""
 
 
-Make = Callable[[Options], Example]
+@dataclass(frozen=True)
+class Example:
+    """A runner, and what it needs."""
+
+    name: str
+    make: Callable[[torch.device, bool], Runner]
+    """Takes the device and whether it should be small, as for a test."""
+    needs: tuple[str, ...] = ()
+    """Packages beside torch, by the names under which they are imported."""
 
 
-class Block(nn.Module):
-    """Normalise, mix, gate: one layer without attention."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.mix = nn.Linear(hidden, hidden, bias=False)
-        self.gate_up = nn.Linear(hidden, 4 * hidden, bias=False)
-        self.down = nn.Linear(2 * hidden, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.mix(F.rms_norm(x, (x.shape[-1],)))
-        gate, up = self.gate_up(F.rms_norm(x, (x.shape[-1],))).chunk(2, dim=-1)
-        gated: Tensor = self.down(F.silu(gate) * up)
-        return x + gated
+def load(name: str) -> Example:
+    """The example of that name."""
+    return cast(Example, importlib.import_module(f"examples.{name}").EXAMPLE)
 
 
-class Decoder(nn.Module):
-    """Embed tokens, run the layers, score the vocabulary: ``[B]`` to ``[B, vocab]``."""
+def cannot_run(example: Example, device: torch.device) -> str:
+    """Why the example cannot run here; empty if it can."""
+    missing = [package for package in example.needs if importlib.util.find_spec(package) is None]
+    if missing:
+        return f"needs the package {' and '.join(missing)}, which is not installed"
+    if device.type != "cuda":
+        return f"CUDA graphs need a GPU, and the device is {device}"
+    if not torch.cuda.is_available():
+        return "CUDA graphs need a GPU, and torch sees none here"
+    return ""
 
-    def __init__(self, layers: int, hidden: int = 512, vocab: int = 4096) -> None:
-        super().__init__()
-        self.vocab = vocab
-        self.embedding = nn.Embedding(vocab, hidden)
-        self.layers = nn.ModuleList(Block(hidden) for _ in range(layers))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return F.linear(F.rms_norm(x, (x.shape[-1],)), self.embedding.weight)
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A hash of the bytes of tensors, their types and their shapes, in order: equal only if every bit is."""
+    hashed = xxhash.xxh3_128()
+    for tensor in tensors:
+        held = tensor.detach().cpu().contiguous()
+        hashed.update(f"{held.dtype} {tuple(held.shape)};".encode())
+        hashed.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))
+    return hashed.hexdigest()
+
+
+def play(runner: Runner, rounds: int) -> list[str]:
+    """The digest of each round."""
+    return [digest(runner.round(number)) for number in range(rounds)]
+
+
+@dataclass
+class Counted:
+    """How many graphs were captured."""
+
+    captured: int = 0
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """Count the captures that end inside; one entry for each."""
-    graph: Any = torch.cuda.CUDAGraph
-    end, seen = graph.capture_end, []
+def counted() -> Iterator[Counted]:
+    """Count the captures of torch's own class, each of which makes one executable."""
+    found = Counted()
+    own: Any = torch.cuda.CUDAGraph
+    original = own.capture_end
 
     def capture_end(self: Any) -> None:
-        end(self)
-        seen.append(1)
+        original(self)
+        found.captured += 1
 
-    graph.capture_end = capture_end
+    own.capture_end = capture_end
     try:
-        yield seen
+        yield found
     finally:
-        graph.capture_end = end
+        own.capture_end = original
 
 
-def _rounds(example: Example) -> list[Tensor]:
-    return [one.clone() for turn in range(ROUNDS) for one in example.round(turn)]
+def _run(example: Example, device: torch.device, small: bool, rounds: int) -> tuple[list[str], float, Runner]:
+    runner = example.make(device, small)
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    runner.capture()
+    torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - began
+    return play(runner, rounds), seconds, runner
 
 
-def main(make: Make) -> int:
-    """Run an example without the fold and with it. Exit 0: equal; 1: a result differed; 2: it cannot run here."""
-    parser = argparse.ArgumentParser(description=(sys.modules[make.__module__].__doc__ or "").splitlines()[0])
+def _released(runner: Runner) -> None:
+    torch.cuda.synchronize()
+    runner.close()
+    gc.collect()
+
+
+def main(example: Example, arguments: Sequence[str] | None = None) -> int:
+    """Run an example without the fold and with it, compare, and say so; the exit code.
+
+    0: every round gave the same bits; 1: one did not; 2: the example cannot run here, and one line says why.
+    """
+    parser = argparse.ArgumentParser(prog=f"examples/{example.name}.py", description=inspect.getdoc(example.make))
+    parser.add_argument("--device", default="cuda", help="a GPU, such as cuda or cuda:1 (default: cuda)")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"at least {MIN_ROUNDS} (default)")
     parser.add_argument("--small", action="store_true", help="fewer and smaller graphs")
-    options = parser.parse_args(namespace=Options())
-    if not torch.cuda.is_available():
-        print("this example captures CUDA graphs: it needs a GPU", file=sys.stderr)
-        return 2
+    parser.add_argument("--plain", action="store_true", help="run it once and without a word of the fold, as its user would")
+    options = parser.parse_args(arguments)
+    if options.rounds < MIN_ROUNDS:
+        parser.error(f"--rounds {options.rounds} is less than {MIN_ROUNDS}")
     try:
-        plain = make(options)
-        plain.capture()
-        expected = _rounds(plain)
-        plain.close()
-        with graphdedup.interpose() as found:  # the one line
-            folded = make(options)
-            folded.capture()
-        results = _rounds(folded)
-    except NeedsPackage as missing:
-        print(missing, file=sys.stderr)
+        device = torch.device(options.device)
+    except RuntimeError:
+        parser.error(f"--device {options.device} is no device of torch's")
+    problem = cannot_run(example, device)
+    if problem:
+        print(f"{example.name}: {problem}", file=sys.stderr)
         return 2
-    stats = found.stats()
-    wrong = sum(not torch.equal(a, b) for a, b in zip(expected, results, strict=True))
-    print(f"captured {stats.captured} graphs, deduped to {stats.execs} execs; {wrong} of {len(results)} results differ")
-    folded.close()
-    return int(wrong > 0)
+    with torch.cuda.device(device) if device.index is not None else nullcontext():
+        return _compared(example, torch.device("cuda", torch.cuda.current_device()), options)
+
+
+def _compared(example: Example, device: torch.device, options: argparse.Namespace) -> int:
+    with counted() as count:
+        own, seconds, runner = _run(example, device, options.small, options.rounds)
+        _released(runner)
+    print(f"{example.name}: captured {count.captured} graphs in {seconds:.2f} s")
+    if options.plain:
+        return 0
+    with graphdedup.interpose() as dedup:
+        folded, seconds, runner = _run(example, device, options.small, options.rounds)
+        stats = dedup.stats()
+        _released(runner)
+    print(f"{example.name}: captured {stats.captured} graphs, deduped to {stats.execs} execs in {seconds:.2f} s")
+    equal = sum(a == b for a, b in zip(own, folded, strict=True))
+    print(f"{example.name}: {equal} of {len(own)} rounds gave the same bits with and without the fold")
+    return int(equal != len(own))

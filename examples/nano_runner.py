@@ -1,136 +1,158 @@
-"""A model runner as small engines have it: static buffers, few batch sizes, a batch padded to the next one, greedy decoding.
-
-python -m examples.nano_runner [--small]
-"""
+"""A decode runner as small engines have one (nano-vllm for instance): paged keys and values, static buffers, one graph for each
+of a few batch sizes, and a batch replayed at the next larger size."""
 
 from __future__ import annotations
 
 import random
 import sys
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from examples.common import Options, main
+if not __package__:  # as a script, which finds its own folder only
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-__all__ = ["NanoRunner"]
+from examples.common import Example, main
 
-
-@dataclass
-class Sequence:
-    """One request: its tokens so far, and the slot of the cache that is its own."""
-
-    tokens: list[int]
-    slot: int = 0
-    new: list[int] = field(default_factory=list)
+BLOCK, BLOCKS_EACH = 16, 4
+HEADS, HEAD_DIM = 8, 64
+WIDTH, VOCAB = HEADS * HEAD_DIM, 4096
+LENGTH = BLOCK * BLOCKS_EACH
 
 
-class Attention(nn.Module):
-    """Attention of one new token over a cache ``[slots, length, heads, dim]``, all of it inside of the graph."""
+class Layer(nn.Module):
+    """Attention over paged keys and values, and an MLP."""
 
-    k: Tensor
-    v: Tensor
-
-    def __init__(self, hidden: int, heads: int, slots: int, length: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.heads, self.dim = heads, hidden // heads
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
-        self.out = nn.Linear(hidden, hidden, bias=False)
-        for name in ("k", "v"):
-            self.register_buffer(name, torch.zeros(slots, length, heads, self.dim), persistent=False)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, x: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        q, k, v = (part.view(-1, self.heads, self.dim) for part in self.qkv(x).chunk(3, dim=-1))
-        self.k[slots, positions], self.v[slots, positions] = k, v
-        keys, values = self.k[slots].transpose(1, 2), self.v[slots].transpose(1, 2)
-        seen = torch.arange(keys.shape[2], device=x.device) <= positions[:, None]
-        attended = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=seen[:, None, None])
-        result: Tensor = self.out(attended.flatten(1))
-        return result
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, slots: Tensor, seen: Tensor, unseen: Tensor) -> Tensor:
+        q, k, v = self.qkv(F.rms_norm(x, (WIDTH,))).view(-1, 3, HEADS, HEAD_DIM).unbind(1)
+        keys.index_copy_(0, slots, k)
+        values.index_copy_(0, slots, v)
+        scores = torch.einsum("bhd,bshd->bhs", q * HEAD_DIM**-0.5, keys[seen])
+        weights = scores.masked_fill(unseen.unsqueeze(1), float("-inf")).softmax(-1)
+        x = x + self.out(torch.einsum("bhs,bshd->bhd", weights, values[seen]).flatten(1))
+        y: Tensor = x + self.down(F.silu(self.up(F.rms_norm(x, (WIDTH,)))))
+        return y
 
 
-class Model(nn.Module):
-    def __init__(self, layers: int, hidden: int, vocab: int, slots: int, length: int) -> None:
+class Decoder(nn.Module):
+    """One decode step for each row; block 0 of the cache belongs to rows that pad a batch."""
+
+    cache: Tensor
+    in_block: Tensor
+    in_row: Tensor
+
+    def __init__(self, layers: int, rows: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab, hidden)
-        self.attention = nn.ModuleList(Attention(hidden, 4, slots, length) for _ in range(layers))
-        self.up = nn.ModuleList(nn.Linear(hidden, 2 * hidden, bias=False) for _ in range(layers))
-        self.down = nn.ModuleList(nn.Linear(2 * hidden, hidden, bias=False) for _ in range(layers))
+        self.tokens, self.places = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.register_buffer("cache", torch.zeros(layers, 2, (1 + rows * BLOCKS_EACH) * BLOCK, HEADS, HEAD_DIM))
+        self.register_buffer("in_block", torch.arange(BLOCK))
+        self.register_buffer("in_row", torch.arange(LENGTH))
 
-    def forward(self, tokens: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for attention, up, down in zip(self.attention, self.up, self.down, strict=True):
-            x = x + attention(F.rms_norm(x, (x.shape[-1],)), slots, positions)
-            x = x + down(F.gelu(up(F.rms_norm(x, (x.shape[-1],)))))
-        return F.linear(x, self.embedding.weight)
+    def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, blocks: Tensor) -> Tensor:
+        seen = (blocks.unsqueeze(-1) * BLOCK + self.in_block).flatten(1)
+        unseen = self.in_row > positions.unsqueeze(1)
+        x: Tensor = self.tokens(tokens) + self.places(positions)
+        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
+            x = layer(x, keys, values, slots, seen, unseen)
+        return x
 
 
 class NanoRunner:
-    """Holds the graphs. The last slot of the cache belongs to the rows that pad a batch."""
+    """Decode batches of any size up to the largest."""
 
-    def __init__(self, options: Options, most: int = 64, length: int = 64, vocab: int = 2048) -> None:
+    step_is = "one decode step, at another batch size each time"
+    timed_steps = 60
+
+    @torch.no_grad()
+    def __init__(self, device: torch.device, small: bool = False) -> None:
         torch.manual_seed(0)
-        self.sizes = [1, 2, 4, 8, *range(16, most + 1, 16)]
-        self.vocab, self.spare = vocab, most
-        self.new_tokens = 4 if options.small else 12
-        self.model = Model(2 if options.small else 8, 256, vocab, most + 1, length).to("cuda").requires_grad_(False)
-        self.tokens, self.slots, self.positions = (torch.zeros(most, dtype=torch.int64, device="cuda") for _ in range(3))
-        self.logits = torch.zeros(most, vocab, device="cuda")
+        self.device = device
+        self.largest = 4 if small else 128
+        self.sizes = [size for size in (1, 2, 4, 8, *range(16, 129, 16)) if size <= self.largest]
+        self.model = Decoder(2 if small else 6, self.largest).to(device, torch.bfloat16).requires_grad_(False)
+
+        def rows(*shape: int) -> Tensor:
+            return torch.zeros(self.largest, *shape, dtype=torch.int64, device=device)
+
+        self.tokens, self.positions, self.slots, self.blocks = rows(), rows(), rows(), rows(BLOCKS_EACH)
+        self.hidden = torch.zeros(self.largest, WIDTH, dtype=torch.bfloat16, device=device)
+        self.tables = 1 + torch.arange(self.largest * BLOCKS_EACH, device=device).view(self.largest, BLOCKS_EACH)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.stream = torch.cuda.Stream(device)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for size in self.sizes:
+                self.forward(size)
+        torch.cuda.synchronize(device)
+        self.logits(self.hidden)
 
-    def _forward(self, size: int) -> None:
-        self.logits[:size] = self.model(self.tokens[:size], self.slots[:size], self.positions[:size])
+    def forward(self, size: int) -> None:
+        inputs = (self.tokens[:size], self.positions[:size], self.slots[:size], self.blocks[:size])
+        self.hidden[:size].copy_(self.model(*inputs))
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(F.rms_norm(hidden, (WIDTH,)), self.model.tokens.weight)
+
+    @torch.no_grad()
     def capture(self) -> None:
         pool = None
-        self.slots.fill_(self.spare)
         for size in reversed(self.sizes):
-            self._forward(size)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool):
-                self._forward(size)
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+                self.forward(size)
             pool = pool or graph.pool()
             self.graphs[size] = graph
-            torch.cuda.synchronize()
+        for graph in self.graphs.values():
+            graph.replay()
 
-    def decode(self, tokens: list[int], slots: list[int], positions: list[int]) -> list[int]:
-        """The next token of each sequence."""
-        size = self.sizes[bisect_left(self.sizes, len(tokens))]
-        for buffer, live, pad in ((self.tokens, tokens, 0), (self.slots, slots, self.spare), (self.positions, positions, 0)):
-            buffer[:size] = torch.tensor(live + [pad] * (size - len(live)))
+    @torch.no_grad()
+    def run(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Logits of one decode step: row ``i`` of the batch owns row ``i`` of the block tables."""
+        count = len(tokens)
+        size = next(size for size in self.sizes if size >= count)
+        for buffer in (self.tokens, self.positions, self.slots, self.blocks):
+            buffer[:size].zero_()
+        self.tokens[:count].copy_(tokens)
+        self.positions[:count].copy_(positions)
+        self.blocks[:count].copy_(self.tables[:count])
+        owned = self.tables[:count].gather(1, (positions // BLOCK).unsqueeze(1)).squeeze(1)
+        self.slots[:count].copy_(owned * BLOCK + positions % BLOCK)
+        self.hidden.fill_(float("nan"))  # so that work that was not done cannot pass for work done
         self.graphs[size].replay()
-        return [int(token) for token in self.logits[: len(tokens)].argmax(dim=-1)]
+        return self.logits(self.hidden[:count])
 
-    def generate(self, prompts: list[list[int]]) -> list[list[int]]:
-        """Greedy decoding; prompts are fed token by token, and sequences leave as they end, so batches shrink."""
-        running = [Sequence(list(prompt), slot) for slot, prompt in enumerate(prompts)]
-        done = list(running)
-        at = 0
-        while running:
-            next_tokens = self.decode([one.tokens[at] for one in running], [one.slot for one in running], [at] * len(running))
-            at += 1
-            for one, token in zip(running, next_tokens, strict=True):
-                if at == len(one.tokens):
-                    one.tokens.append(token)
-                    one.new.append(token)
-            running = [one for one in running if len(one.new) < self.new_tokens]
-        return [one.new for one in done]
+    def round(self, number: int) -> Iterator[Tensor]:
+        """Greedy decoding of a few tokens for batches of several sizes."""
+        generator = torch.Generator(self.device).manual_seed(number)
+        self.model.cache.normal_(generator=generator)
+        counts = [size - size // 4 for size in self.sizes] + self.sizes
+        for count in random.Random(number).sample(counts, len(counts)):
+            tokens = torch.randint(VOCAB, (count,), device=self.device, generator=generator)
+            positions = torch.randint(LENGTH - 4, (count,), device=self.device, generator=generator)
+            for _ in range(4):
+                logits = self.run(tokens, positions)
+                yield logits
+                tokens, positions = logits.argmax(-1), positions + 1
 
-    def round(self, turn: int) -> list[Tensor]:
-        draw = random.Random(turn)
-        prompts = [[draw.randrange(self.vocab) for _ in range(draw.randint(2, 12))] for _ in range(draw.choice((5, 23, 60)))]
-        return [*(torch.tensor(new) for new in self.generate(prompts)), self.logits[:1]]  # rows that pad mean nothing
-
-    def step(self) -> None:
-        self.graphs[16].replay()
+    def step(self, number: int) -> None:
+        count = self.sizes[number % len(self.sizes)]
+        self.run(self.tokens[:count].clone(), self.positions[:count].clone())
 
     def close(self) -> None:
-        torch.cuda.synchronize()
-        self.graphs.clear()
+        for graph in self.graphs.values():
+            graph.reset()
 
+
+EXAMPLE = Example("nano_runner", NanoRunner)
 
 if __name__ == "__main__":
-    sys.exit(main(NanoRunner))
+    sys.exit(main(EXAMPLE))

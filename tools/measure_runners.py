@@ -1,266 +1,240 @@
-"""Measure the runners of examples/ as they are and with the fold under them.
+"""Measure the examples with and without the fold: graphs, executables, bytes, start-up, step time, equality in every bit.
 
-Each arm, a runner plain or folded, is a process of its own: it captures, replays in shuffled rounds, and is timed. The results
-of both arms are compared by a digest of every byte.
+For each example (examples/) two arms, each in a process of its own: the driver keeps the memory of destroyed executables, so a
+second arm in one process would find room where the first one was. Both arms play the same rounds on equal inputs, and the bytes
+of every output are compared by their hashes.
 
-Usage: python tools/measure_runners.py [--only NAME,...] [--small] [--rounds N] [--steps N] [--json FILE] [--report FILE].
-``--report`` writes the footprint report of the last folded runner. Exit 0: what ran was equal (a runner whose package is
-missing says so); 1: results differed, or an arm failed; 2: nothing can be measured here.
+Usage: python tools/measure_runners.py [--only NAME,...] [--rounds N] [--steps N] [--policy P] [--small] [--json FILE]
+[--report FILE]. Exit 0: what ran was equal (an example whose package is missing says so); 1: outputs differ, or an arm failed;
+2: nothing can be measured here. FILE is written anew after each example: a run that is cut short leaves what it had.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import os
 import shlex
-import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from multiprocessing import get_context
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import torch
-import xxhash
+from pydantic import ValidationError
 
 if not __package__:  # as a script, which finds its own folder only
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from examples.common import NeedsPackage, Options, counted
-from graphdedup import interpose
-from graphdedup.footprint import Span
-from graphdedup.report import FootprintReport
+from examples.common import MIN_ROUNDS, NAMES, cannot_run, load
+from graphdedup import FoldPolicy
+from graphdedup.errors import SettingsError
 
 if TYPE_CHECKING:  # where tools is no package
     from fold_arm import Strict
-    from fold_workloads import settle
+    from runner_arm import Arm, Spec
 else:
     from tools.fold_arm import Strict
-    from tools.fold_workloads import settle
+    from tools.runner_arm import Arm, Spec
 
-__all__ = ["RUNNERS", "Arm", "Result", "Spec", "digest", "main", "run_arm", "table"]
+__all__ = ["ArmFailed", "Result", "Row", "main", "run_apart"]
 
-RUNNERS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "ladder": ("examples.ladder", "Ladder"),
-        "nano_runner": ("examples.nano_runner", "NanoRunner"),
-        "reduce_overhead": ("examples.reduce_overhead", "ReduceOverhead"),
-        "graphed_callables": ("examples.graphed_callables", "GraphedCallables"),
-        "transformers_batching": ("examples.transformers_batching", "TransformersBatching"),
-        "breakable_peer": ("examples.breakable_peer", "BreakablePeer"),
-    }
-)
-"""Module and class by name."""
+_PATIENCE_SECONDS = 180
+_KEPT_CHARACTERS = 400
 
 
-class Spec(Strict):
-    """What one arm does."""
+class Row(Strict):
+    """One example: what its arms measured, or why they did not."""
 
-    name: str
-    folded: bool
-    small: bool = False
-    rounds: int = 3
-    steps: int = 50
-
-
-class Arm(Strict):
-    """What one arm measured. Bytes are of executables, and of what the driver loads while they are made."""
-
-    name: str
-    folded: bool
-    captured: int = 0
-    execs: int = 0
-    passed_through: int = 0
-    device_bytes: int | None = None
-    host_bytes: int | None = None
-    capture_seconds: float = 0.0
-    step_us: float = 0.0
-    digests: tuple[str, ...] = ()
-    """One for each round, over every byte of its results."""
-    report: str = ""
-    """The footprint report as JSON; of a folded arm."""
-    skipped: str = ""
-    failed: str = ""
+    example: str
+    outcome: Literal["measured", "not run", "failed"]
+    reason: str = ""
+    plain: Arm | None = None
+    folded: Arm | None = None
+    equal_rounds: int | None = None
+    """Rounds in which both arms put out the same bytes."""
 
 
 class Result(Strict):
-    """What ``--json`` writes. ``equal`` has, by runner, whether both arms gave the same bytes in every round."""
+    """What ``--json`` writes."""
 
     command: str
     device: str
     driver_version: str
     torch_version: str
-    arms: tuple[Arm, ...]
-    equal: Mapping[str, bool]
+    rounds: int
+    policy: str
+    small: bool
+    rows: tuple[Row, ...]
 
 
-def digest(results: Iterable[torch.Tensor]) -> str:
-    """xxh3_128 of shapes, types and bytes, in hexadecimal digits."""
-    held = xxhash.xxh3_128()
-    for one in results:
-        held.update(f"{one.dtype} {tuple(one.shape)};".encode())
-        held.update(one.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes() if one.numel() else b"")
-    return held.hexdigest()
+class ArmFailed(Exception):
+    """An arm that left no result, with the end of what it said."""
 
 
-def run_arm(spec: Spec) -> Arm:
-    """Capture, compare by digest, time."""
-    module, name = RUNNERS[spec.name]
-    device = torch.device("cuda", torch.cuda.current_device())
-    with ExitStack() as contexts:
-        found = contexts.enter_context(interpose()) if spec.folded else None
-        seen = contexts.enter_context(counted())
+def run_apart(spec: Spec) -> Arm:
+    """Run one arm in a process of its own.
+
+    Raises:
+        ArmFailed: it failed, or took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphdedup-") as folder:
+        output = Path(folder) / "arm.json"
+        command = [sys.executable, str(Path(__file__).with_name("runner_arm.py")), spec.model_dump_json(), str(output)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         try:
-            runner = getattr(importlib.import_module(module), name)(Options(small=spec.small))
-        except NeedsPackage as missing:
-            return Arm(name=spec.name, folded=spec.folded, skipped=str(missing))
-        settle(device)
-        span, began = Span.begin(device), time.perf_counter()
-        runner.capture()
-        first = digest(runner.round(0))
-        settle(device)
-        capture_seconds, grown = time.perf_counter() - began, span.end()
-        captured = len(seen)
-        rounds = [first, *(digest(runner.round(turn)) for turn in range(1, spec.rounds))]
-        step_us = _timed(runner.step, spec.steps)
-        stats = found.stats() if found is not None else None
-        report: FootprintReport | None = found.report() if found is not None and found.backends else None
-        arm = Arm(
-            name=spec.name,
-            folded=spec.folded,
-            captured=captured if stats is None else stats.captured,
-            execs=captured if stats is None else stats.execs,
-            passed_through=0 if stats is None else stats.passed_through,
-            device_bytes=grown.exec_device_bytes,
-            host_bytes=grown.host_rss_bytes,
-            capture_seconds=round(capture_seconds, 3),
-            step_us=round(step_us, 1),
-            digests=tuple(rounds),
-            report="" if report is None else report.to_json(),
-        )
-        runner.close()
-    return arm
-
-
-def _timed(step: Callable[[], None], steps: int) -> float:
-    """Median microseconds from an idle device to the end of a step."""
-    taken = []
-    for _ in range(steps):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        taken.append((time.perf_counter() - began) * 1e6)
-    return statistics.median(taken[len(taken) // 5 :])
-
-
-def _one_process(spec: Spec) -> Arm:
-    """Run one arm in a process of its own; an arm that fails says how."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_SECONDS, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ArmFailed(f"it took longer than {_PATIENCE_SECONDS} s") from error
+        if done.returncode != 0:
+            ended = f"killed by signal {-done.returncode}: " if done.returncode < 0 else ""
+            raise ArmFailed(ended + (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"))
         try:
-            return executor.submit(run_arm, spec).result()
-        except (BrokenProcessPool, Exception) as error:
-            return Arm(name=spec.name, folded=spec.folded, failed=f"{type(error).__name__}: {error}"[-400:])
+            return Arm.model_validate_json(output.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ArmFailed(f"it ended without a result: {error}") from error
 
 
-_COLUMNS = "{:<22} {:<7} {:>8} {:>6} {:>8} {:>10} {:>9} {:>10} {:>11} {:>7}"
+def measured(spec: Spec, run: Callable[[Spec], Arm]) -> Row:
+    """Both arms of one example. ``spec`` is the folded one's."""
+    missing = cannot_run(load(spec.example), torch.device("cuda"))
+    if missing:
+        return Row(example=spec.example, outcome="not run", reason=missing)
+    arms: dict[bool, Arm] = {}
+    for folded in (False, True):
+        words = "folded" if folded else "plain"
+        try:
+            arms[folded] = run(spec.model_copy(update={"folded": folded, "report": spec.report if folded else ""}))
+        except ArmFailed as error:
+            reason = f"the {words} arm: {str(error)[-_KEPT_CHARACTERS:]}"
+            return Row(example=spec.example, outcome="failed", reason=reason, plain=arms.get(False))
+    plain, fold = arms[False], arms[True]
+    equal = sum(a == b for a, b in zip(plain.digests, fold.digests, strict=True))
+    return Row(example=spec.example, outcome="measured", plain=plain, folded=fold, equal_rounds=equal)
 
 
-def table(arms: Sequence[Arm], equal: Mapping[str, bool]) -> list[str]:
-    """One line for each arm; whether the results are equal stands beside the folded one."""
-    lines = [
-        _COLUMNS.format("runner", "arm", "captured", "execs", "passed", "device MB", "host MB", "capture s", "step us", "equal")
-    ]
-    for arm in arms:
-        which = "folded" if arm.folded else "plain"
-        if arm.skipped or arm.failed:
-            what = f"not run: {arm.skipped}" if arm.skipped else f"failed: {' '.join(arm.failed.split())}"
-            lines.append(f"{arm.name:<22} {which:<7} {what}")
-            continue
-        told = {True: "yes", False: "NO", None: ""}[equal.get(arm.name) if arm.folded else None]
-        lines.append(
-            _COLUMNS.format(
-                arm.name,
-                which,
-                arm.captured,
-                arm.execs,
-                arm.passed_through,
-                _megabytes(arm.device_bytes),
-                _megabytes(arm.host_bytes),
-                f"{arm.capture_seconds:.2f}",
-                f"{arm.step_us:.1f}",
-                told,
-            ).rstrip()
+_COLUMNS = (
+    ("example", 21),
+    ("graphs", 6),
+    ("execs", 5),
+    ("device MB", 15),
+    ("host MB", 15),
+    ("start-up s", 12),
+    ("step us", 19),
+    ("equal", 5),
+)
+"""Two numbers in a column: without the fold / with it."""
+
+
+def _line(values: Sequence[object]) -> str:
+    """The name to the left, numbers to the right."""
+    cells = zip(_COLUMNS, values, strict=True)
+    return " ".join(f"{value!s:<{width}}" if name == "example" else f"{value!s:>{width}}" for (name, width), value in cells)
+
+
+def _row_line(row: Row) -> str:
+    plain, folded = row.plain, row.folded
+    if plain is None or folded is None or row.equal_rounds is None:
+        return f"{row.example:<21} {row.outcome}: {' '.join(row.reason.split())}"
+    return _line(
+        (
+            row.example,
+            folded.captured,
+            folded.execs,
+            f"{_megabytes(plain.device_bytes)} / {_megabytes(folded.device_bytes)}",
+            f"{_megabytes(plain.host_bytes)} / {_megabytes(folded.host_bytes)}",
+            f"{plain.startup_seconds:.2f} / {folded.startup_seconds:.2f}",
+            f"{plain.step_us:.1f} / {folded.step_us:.1f}",
+            f"{row.equal_rounds}/{len(folded.digests)}",
         )
-    return lines
+    )
 
 
 def _megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 1e6:.1f}"
 
 
-def _equal(arms: Sequence[Arm]) -> dict[str, bool]:
-    """By runner of which both arms ran."""
-    ran = {(arm.name, arm.folded): arm.digests for arm in arms if arm.digests}
-    names = dict.fromkeys(name for name, _ in ran)
-    return {name: ran[name, False] == ran[name, True] for name in names if {(name, False), (name, True)} <= set(ran)}
-
-
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default=",".join(RUNNERS), help=f"of {', '.join(RUNNERS)} (default: all)")
+    parser.add_argument("--only", default=",".join(NAMES), help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help=f"rounds that are compared (default: {MIN_ROUNDS})")
+    parser.add_argument("--steps", type=int, help="steps that a time is the median of (default: the example's own)")
+    parser.add_argument("--policy", default="structure", help="what may share an executable (default: structure)")
     parser.add_argument("--small", action="store_true", help="fewer and smaller graphs")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is compared (default: 3)")
-    parser.add_argument("--steps", type=int, default=50, help="steps that a time is the median of (default: 50)")
     parser.add_argument("--json", type=Path, help="also write the result here")
-    parser.add_argument("--report", type=Path, help="write the footprint report of the last folded runner here")
-    options = parser.parse_args(arguments)
-    for name in options.only.split(","):
-        if name not in RUNNERS:
-            parser.error(f"--only {name!r} is unknown; use of {', '.join(RUNNERS)}")
-    for name in ("rounds", "steps"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} {getattr(options, name)}; use 1 or more")
-    return options
+    parser.add_argument("--report", type=Path, help="write the footprint report of the first example here")
+    return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the arms and print their table; the exit code."""
+def _specs(options: argparse.Namespace) -> list[Spec]:
+    """One for each example.
+
+    Raises:
+        SettingsError: an option is off.
+    """
+    names = list(dict.fromkeys(options.only.split(",")))
+    for name in names:
+        if name not in NAMES:
+            raise SettingsError(f"--only {name!r} is unknown.", remedy=f"use one of {', '.join(NAMES)}.")
+    if not MIN_ROUNDS <= options.rounds <= 1024:
+        raise SettingsError(f"--rounds {options.rounds} is out of range.", remedy=f"use {MIN_ROUNDS} to 1024.")
+    if options.steps is not None and not 1 <= options.steps <= 1_000_000:
+        raise SettingsError(f"--steps {options.steps} is out of range.", remedy="use 1 to 1000000.")
+    FoldPolicy.of(options.policy)
+    return [
+        Spec(
+            example=name,
+            folded=True,
+            rounds=options.rounds,
+            steps=options.steps,
+            small=options.small,
+            policy=options.policy,
+            report=str(options.report) if options.report is not None and name == names[0] else "",
+        )
+        for name in names
+    ]
+
+
+def main(arguments: Sequence[str] | None = None, *, run: Callable[[Spec], Arm] = run_apart) -> int:
+    """Run the arms and print their table; the exit code. ``run`` runs one arm; for tests."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parsed(given)
-    if not torch.cuda.is_available():
-        print("measure_runners: the examples capture CUDA graphs: a GPU is needed", file=sys.stderr)
+    try:
+        specs = _specs(options)
+        if not torch.cuda.is_available():
+            raise SettingsError("CUDA graphs need a GPU, and torch sees none here.", remedy="run this where there is one.")
+        result = Result(
+            command=shlex.join(["python", "tools/measure_runners.py", *given]),
+            device="",
+            driver_version="",
+            torch_version=str(torch.__version__),
+            rounds=options.rounds,
+            policy=options.policy,
+            small=options.small,
+            rows=(),
+        )
+        _write(result, options.json)
+    except (SettingsError, OSError) as problem:
+        print(f"measure_runners: cannot run here: {problem}", file=sys.stderr)
         return 2
-    from graphdedup.driver import driver_for
-    from seam import default_backend
+    print(_line([name for name, _ in _COLUMNS]), flush=True)
+    for spec in specs:
+        row = measured(spec, run)
+        print(_row_line(row), flush=True)
+        arm = row.plain or row.folded
+        seen = {"device": arm.device, "driver_version": arm.driver_version} if arm is not None else {}
+        result = result.model_copy(update={**seen, "rows": (*result.rows, row)})
+        _write(result, options.json)
+    print("two numbers: without the fold / with it")
+    return int(any(row.outcome == "failed" or row.equal_rounds not in (None, result.rounds) for row in result.rows))
 
-    identity: Any = driver_for(default_backend("cuda")).identity
-    arms: list[Arm] = []
-    for name in options.only.split(","):
-        for folded in (False, True):
-            spec = Spec(name=name, folded=folded, small=options.small, rounds=options.rounds, steps=options.steps)
-            arms.append(_one_process(spec))
-            print("\n".join(table(arms, _equal(arms))[-1:]), flush=True)
-            if options.report is not None and arms[-1].report:
-                options.report.write_text(arms[-1].report + "\n", encoding="utf-8")
-            if options.json is not None:
-                result = Result(
-                    command=shlex.join(["python", "tools/measure_runners.py", *given]),
-                    device=identity.name,
-                    driver_version=identity.driver_version,
-                    torch_version=str(torch.__version__),
-                    arms=tuple(arm.model_copy(update={"report": ""}) for arm in arms),
-                    equal=_equal(arms),
-                )
-                options.json.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    equal = _equal(arms)
-    print("\n" + "\n".join(table(arms, equal)))
-    return int(any(arm.failed for arm in arms) or not all(equal.values()))
+
+def _write(result: Result, file: Path | None) -> None:
+    if file is not None:
+        file.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
