@@ -356,6 +356,13 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
         "        if True:\n",
         PLUGINS_TESTS,
     ),
+    (
+        "what the fold captures for itself is the runner's",
+        "graphdedup/interpose.py",
+        "            if self._making:  #",
+        "            if False:  #",
+        "tests/unit/interpose/test_install.py",
+    ),
     ("a sealed registry takes more graphs", REGISTRY, "        if self.sealed:\n", "        if False:\n", PLUGINS_TESTS),
     (
         "closing a registry leaves its graphs",

@@ -15,6 +15,38 @@ LEDGER_TESTS = "tests/unit/seam/test_cuda_pool.py"
 
 _ROWS: tuple[tuple[str, str, str, str, str, str], ...] = (
     (
+        "S5",
+        "a break runs on memory that is not there",
+        "seam/scope.py",
+        "            self.pool.check_split()\n",
+        "",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M1",
+        "anything is a handle of a pool",
+        LEDGER,
+        "len(found) == 2 and all(type(number) is int for number in found) and any(found):\n",
+        "found:\n",
+        LEDGER_TESTS,
+    ),
+    (
+        "M1",
+        "the simulated device takes any handle of a pool",
+        "seam/simulated/backend.py",
+        "        if handle is not None:\n",
+        "        if False:\n",
+        BRIDGES_TESTS,
+    ),
+    (
+        "M1",
+        "nothing is marked for the next stream to wait for",
+        TURNS,
+        "            self._stream, self._mark = pool.current_stream(), pool.mark(self._mark)\n",
+        "            self._stream, self._mark = pool.current_stream(), None\n",
+        TURNS_TESTS,
+    ),
+    (
         "M2",
         "the result of a break is not taken from the pool",
         "seam/scope.py",
@@ -329,6 +361,18 @@ _PLAN_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "seam/forward.py",
         "if len(shapes) != 2 or not set(shapes) <= set(self._of(name).ladder):",
         "if len(shapes) != 2:",
+    ),
+    (
+        "planned executables are not in whole steps",
+        "seam/plan.py",
+        "        rows.append(PlanRow(_EXECS, _whole_steps(modelled)))\n",
+        "        rows.append(PlanRow(_EXECS, modelled))\n",
+    ),
+    (
+        "measured executables are not in whole steps",
+        "seam/plan.py",
+        "        told = {**measured, _EXECS: _whole_steps(measured.get(_EXECS))}\n",
+        "        told = dict(measured)\n",
     ),
     (
         "the report says nothing of what was measured",

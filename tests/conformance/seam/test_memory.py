@@ -397,3 +397,37 @@ def test_what_is_computed_is_not_taken_for_poison(backend: seam.GraphBackend, de
     assert all(graph.poisons for graph, *_ in rungs)
     check(layers, rungs)
     close(rungs)
+
+
+def test_a_pool_that_cannot_be_split_is_told_before_the_break_runs(
+    backend: seam.GraphBackend, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5: a segment may take its memory when it runs. Without a break nothing is asked; in mode full nothing splits."""
+    ran: list[bool] = []
+
+    @seam.eager_break
+    def body(x: torch.Tensor) -> torch.Tensor:
+        ran.append(True)
+        return x * 2
+
+    def refuse(pool: Any) -> None:
+        raise seam.CaptureError("not here", rule="S5", remedy="mode='full'")
+
+    pool, x = backend.new_pool(), torch.ones(4, device=device)
+    monkeypatch.setattr(type(pool), "check_split", refuse)
+    graph = seam.BreakableGraph(backend)
+    with pytest.raises(seam.CaptureError, match=r"not here.*S5"), seam.capture(graph, pool=pool):
+        body(x + 1)
+    assert not ran
+    for mode, forward in (("breakable", lambda: x + 1), ("full", lambda: body(x))):
+        graph.reset()
+        with seam.capture(graph, pool=pool, mode=mode):
+            y = forward()
+        graph.replay()
+        assert y.tolist() == [2] * 4
+    graph.close()
+
+
+def test_the_simulated_device_knows_no_pool_of_others() -> None:
+    with pytest.raises(seam.CaptureError, match=r"knows no pool \(0, 7\).*M1"):
+        seam.simulated.SimulatedBackend().new_pool(handle=(0, 7))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from seam.cuda_memory import CudaLedger, PoolUsage, free_blocks, pool_bytes, pool_usage
+import seam
+from seam.cuda_memory import CudaLedger, PoolUsage, free_blocks, pool_bytes, pool_id, pool_usage
 
 DEVICE = torch.device("cuda", 0)
 OURS, OTHERS = (0, 7), (0, 0)
@@ -24,6 +25,13 @@ def test_the_segments_of_a_pool_are_summed_under_all_its_ids() -> None:
     ]
     assert pool_bytes(segments, [(0, 301), (0, 302)]) == 50320
     assert pool_bytes(segments, [(0, 303)]) == 0
+
+
+def test_a_pools_id_is_its_own_or_that_of_what_has_one() -> None:
+    assert pool_id((0, 7)) == pool_id(SimpleNamespace(id=(0, 7))) == (0, 7)
+    for wrong in (0, (0, 0), (1,), (1, 2, 3), "ab", (1.0, 2), (True, 2), None, SimpleNamespace(id=3)):
+        with pytest.raises(seam.CaptureError, match=r"is no handle of a pool \[rule M1\].*MemPool"):
+            pool_id(wrong)
 
 
 def segment(address: int, pool: Any, *blocks: tuple[int, str], device: int = 0) -> dict[str, Any]:
