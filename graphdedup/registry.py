@@ -34,6 +34,7 @@ from graphdedup.probe.known import capabilities_for
 from graphdedup.session import EndedSessions
 from graphdedup.signature import forbids_sharing, key, reads, record_bytes, shape_digest
 from graphdedup.tally import Counters, Reasons
+from graphdedup.timeline import Timeline
 from seam.backend import SegmentInfo
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Registry:
         self.unfoldings = Reasons()
         """Why members lost their executable at replay."""
         self.sessions = EndedSessions()
+        self.replay_updates_over_time = Timeline()
         self.pools = Pools()
         self._execs = Execs(driver, self.policy, self.counters, self.alone)
         self._buckets: dict[tuple[int, str], list[Group]] = {}
@@ -349,6 +351,7 @@ class Registry:
                 return _Unfit(f"the driver refused the update: {result.verdict}", member.refusals[-1])
             member.updates += 1
             self.counters.replay_updates += 1
+            self.replay_updates_over_time.add()
         elif self._steady(executable):
             self._execs.renew(executable, member)
         stream, last = self.driver.stream(), member.last

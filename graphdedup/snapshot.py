@@ -80,6 +80,7 @@ def footprint(registry: Registry) -> FootprintReport:
         plan_digest=plan_digest(registry.members.values()),
         sessions=rows.session_rows(registry),
         stages=rows.stage_rows(registry, memory),
+        replay_updates_over_time=rows.timeline_row(registry.replay_updates_over_time),
         breaks=tuple(BreakRow(name=name, segments=count) for name, count in sorted(breaks.items()) if name),
         refusals=rows.reason_rows(registry.refusals, registry.alone, registry.passings),
         unfoldings=rows.reason_rows(registry.unfoldings),

@@ -28,11 +28,13 @@ from graphdedup.report.model import (
     SessionRow,
     Source,
     StageRow,
+    TimelineRow,
 )
 from graphdedup.signature import key
 from graphdedup.tally import Reasons
+from graphdedup.timeline import Timeline
 
-__all__ = ["environment", "group_rows", "node_rows", "pool_rows", "reason_rows", "session_rows", "stage_rows"]
+__all__ = ["environment", "group_rows", "node_rows", "pool_rows", "reason_rows", "session_rows", "stage_rows", "timeline_row"]
 
 _MOST_NODE_ROWS = 200
 _LONGEST_NAME = 400
@@ -183,6 +185,12 @@ def pool_rows(registry: Registry) -> tuple[PoolRow, ...]:
         )
         for number, (reserved_bytes, allocated_bytes, inactive_bytes) in read_pools(registry.pools).items()
     )
+
+
+def timeline_row(timeline: Timeline) -> TimelineRow:
+    """A history as it is now."""
+    seconds, counts = timeline.read()
+    return TimelineRow(seconds_each=seconds, counts=counts)
 
 
 def reason_rows(*several: Reasons) -> tuple[RefusalRow, ...]:

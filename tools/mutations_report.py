@@ -14,9 +14,31 @@ MARKDOWN, MARKDOWN_TESTS = "graphdedup/report/markdown.py", "tests/unit/report/t
 MODEL_TESTS = "tests/unit/report/test_report_model.py"
 READING_TESTS = "tests/unit/report/test_report_reading.py::test_what_is_no_report_is_refused_in_one_line"
 SNAPSHOT, SNAPSHOT_TESTS = "graphdedup/snapshot_rows.py", "tests/unit/fold/test_snapshot_rows.py"
+TIMELINE_TESTS = "tests/unit/fold/test_timeline.py"
 CALIBRATION, CALIBRATION_TESTS = "graphdedup/calibration.py", "tests/unit/fold/test_calibration.py"
 
 _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
+    (
+        "updates have no time",
+        "graphdedup/registry.py",
+        "            self.replay_updates_over_time.add()\n",
+        "",
+        TIMELINE_TESTS,
+    ),
+    (
+        "a history that doubles its spans loses every other one",
+        "graphdedup/timeline.py",
+        "[sum(self._bins[first : first + 2]) for first",
+        "[sum(self._bins[first : first + 1]) for first",
+        TIMELINE_TESTS,
+    ),
+    (
+        "a history never doubles its spans",
+        "graphdedup/timeline.py",
+        "self._seconds *= 2",
+        "self._seconds *= 1024",
+        TIMELINE_TESTS,
+    ),
     (
         "what ends a script element is not escaped",
         HTML,

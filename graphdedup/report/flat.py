@@ -14,7 +14,9 @@ from graphdedup.report.model import Figure
 
 __all__ = ["FlatFigure", "FlatReport", "flatten"]
 
-_LEFT_OUT = frozenset({"schema_version", "kind", "plan_digest", "rank", "bytes_source", "bytes_how"})
+_LEFT_OUT = frozenset(
+    {"schema_version", "kind", "plan_digest", "rank", "bytes_source", "bytes_how", "replay_updates_over_time"}
+)
 _SETTINGS = frozenset({"seed", "rounds", "sizes", "model", "environment"})
 """Numbers of what was run, not of what came out."""
 _SESSION, _AFTER = "session ", "segments after "

@@ -22,6 +22,7 @@ from graphdedup.report.rows import (
     RefusalRow,
     SessionRow,
     StageRow,
+    TimelineRow,
 )
 from graphdedup.report.versions import upgraded_text
 
@@ -43,6 +44,7 @@ __all__ = [
     "SessionRow",
     "Source",
     "StageRow",
+    "TimelineRow",
 ]
 
 
@@ -78,6 +80,8 @@ class FootprintReport(Frozen):
     unfolded: Count
     passed_through: Count
     replay_updates: Count = 0
+    replay_updates_over_time: TimelineRow = TimelineRow()
+    """When replays had to re-point their executable."""
     splits: Count = 0
     evictions: Count = 0
     refreshes: Count = 0

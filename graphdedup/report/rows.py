@@ -148,6 +148,13 @@ class PoolRow(Frozen):
     inactive_bytes: Count | None = None
 
 
+class TimelineRow(Frozen):
+    """Counts over time, in spans of ``seconds_each`` from the first event to the last one; none if nothing has happened."""
+
+    seconds_each: Seconds = 0.0
+    counts: tuple[Count, ...] = ()
+
+
 class Environment(Frozen):
     """What the report was made with. ``switches`` are the switches of graphdedup that were set in the environment."""
 

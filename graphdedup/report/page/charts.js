@@ -188,3 +188,15 @@ function updatesChart(id, groups) {
     },
   ]);
 }
+
+/** Counts over time, one bar for each span. */
+function timelineChart(id, timeline) {
+  const at = timeline.counts.map((_, index) => index * timeline.seconds_each);
+  return chart(id, 200, () => [
+    [{
+      type: "bar", x: at, y: timeline.counts, width: timeline.seconds_each, offset: 0, marker: { color: colour("accent") },
+      hovertext: timeline.counts.map((updates, index) => `from ${at[index]} s: ${plural(updates, "update")}`), hoverinfo: "text",
+    }],
+    { bargap: 0, margin: { l: 64, r: 8, t: 8, b: 40 }, xaxis: { ticksuffix: " s", showgrid: false }, yaxis: { tickformat: ",d", rangemode: "tozero" } },
+  ]);
+}

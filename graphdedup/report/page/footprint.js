@@ -69,6 +69,14 @@ function updates(report) {
   if (!drawn) return null;
   const made = section("Updates", `Replays of live graphs by group, the ${MOST_GROUPS} busiest. An update is paid where another graph of the group ran before.`);
   made.append(drawn);
+  const timeline = report.replay_updates_over_time;
+  if (timeline.counts.length > 1) {
+    made.append(
+      make("h3", { text: "over time" }),
+      make("p", { cls: "quiet", text: `Updates that replays needed, in spans of ${timeline.seconds_each} s from the first one on.` }),
+      timelineChart("timeline", timeline),
+    );
+  }
   return made;
 }
 
